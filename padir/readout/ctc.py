@@ -7,7 +7,8 @@ and positions that are probably blank need no logits.
 
 1. The first training stage sees noise at every position. The loss of a stage sums over all alignments of the target.
 2. `best_alignment` gives the most likely alignment of the target under a stage's prediction. A transition gets this
-   alignment as its target: with `Glat`, the next stage sees part of it (CTC with glancing, Gu and Kong, 2021).
+   alignment as its target: with `Glat`, the next stage sees part of it, blanks included. Gu and Kong (2021) train CTC
+   with glancing in this manner, on three positions per source token.
 """
 
 from __future__ import annotations

@@ -67,14 +67,17 @@ def sum_in_segment(value_BL: Float[Array, "B L"], segment_BL: Int[Array, "B L"])
     return jnp.where(same_segment(segment_BL), value_BL[:, None, :], 0.0).sum(-1)
 
 
-def share_of(share: float, where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """`share` times the number of True positions of each segment, rounded up, repeated at every position.
+def share_of(
+    share: float, where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"], *, up: bool = True
+) -> Int[Array, "B L"]:
+    """`share` times the number of True positions of each segment, rounded up or down, repeated at every position.
 
     >>> share_of(0.5, jnp.ones((1, 3), bool), jnp.ones((1, 3), int)).tolist()
     [[2, 2, 2]]
     """
     exact_BL = share * count_in_segment(where_BL, segment_BL)
-    return jnp.ceil(exact_BL - 1e-4).astype(jnp.int32)  # 0.3 of 10 is 3, though float32 rounds 0.3 up
+    # 0.3 of 10 is 3, though float32 rounds 0.3 up.
+    return (jnp.ceil(exact_BL - 1e-4) if up else jnp.floor(exact_BL + 1e-4)).astype(jnp.int32)
 
 
 # A row key is folded with one of these numbers, so that the draws of one corruption, or of one step, are independent of

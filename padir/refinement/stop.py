@@ -57,10 +57,18 @@ class NothingOpen(Never):
 
 @dataclasses.dataclass(frozen=True)
 class Fixpoint(Never):
-    """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens."""
+    """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens.
+
+    Attributes:
+      closed: end a sentence only if no position is open either, because later passes open fewer positions.
+    """
+
+    closed: bool = False
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
         changed_BL = proposal.next.tokens_BL != before.tokens_BL
+        if self.closed:
+            changed_BL |= proposal.still_open()
         return settle(proposal.next, finished_without(changed_BL, before.segment_BL), proposal.last), memory
 
 

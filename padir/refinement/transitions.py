@@ -18,7 +18,7 @@ from padir.refinement.canvas import Canvas, hide, write
 from padir.refinement.loop import propose
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
-from padir.refinement.segments import choose_share, choose_some, count_in_segment
+from padir.refinement.segments import choose, choose_share, choose_some, count_in_segment
 from padir.refinement.strategies.rewriting import MaskPredict, Padir
 from padir.refinement.strategies.sampling import sample_tokens
 
@@ -63,14 +63,18 @@ class Glat:
 
     Each of the n free positions of a segment shows its target token with probability p * d / n. Here d is the Hamming
     distance between argmax and target, so p * d tokens are shown on average. All other free positions get their start
-    tokens. The ratio p goes linearly from `start` to `end` over the training run.
+    tokens. The ratio p goes linearly from `start` to `end` over the training run. In the paper, the number of shown
+    tokens is p * d rounded down (`exact`), and the decoder's other inputs are copies of encoder states, not start
+    tokens.
 
     Attributes:
       start, end: p at the beginning and at the end of the training run, in [0, 1].
+      exact: show floor(p * d) random positions of a segment, as in the paper; otherwise each position by itself.
     """
 
     start: checks.Share = 0.5
     end: checks.Share = 0.3
+    exact: bool = False
 
     @property
     def follows_progress(self) -> bool:
@@ -83,8 +87,13 @@ class Glat:
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
         distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
-        free = jnp.maximum(count_in_segment(canvas.free_BL, canvas.segment_BL), 1)
-        shown_BL = choose_share(key_B, canvas.free_BL, canvas.segment_BL, self.ratio(progress) * distance_BL / free)
+        shown = self.ratio(progress) * distance_BL
+        if self.exact:
+            count_BL = jnp.floor(shown + 1e-4).astype(jnp.int32)
+            shown_BL = choose(key_B, canvas.free_BL, canvas.segment_BL, count_BL)
+        else:
+            free = jnp.maximum(count_in_segment(canvas.free_BL, canvas.segment_BL), 1)
+            shown_BL = choose_share(key_B, canvas.free_BL, canvas.segment_BL, shown / free)
         blank = hide(canvas, canvas.free_BL)
         return write(blank, shown_BL, target_BL, blank.score_BL), canvas.free_BL & ~shown_BL
 

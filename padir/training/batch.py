@@ -68,7 +68,7 @@ class Sums:
     """Sums over a batch; S is the number of stages.
 
     Attributes:
-      loss: the summed loss, with all weights.
+      loss: the summed loss, with all weights; `mean_loss` divides it.
       stage_loss_S, stage_z_loss_S: each stage's cross-entropy (z-loss included) and its z-loss alone.
       stage_weight_S: number of positions that count in each stage's loss, or the sum of their weights.
       stage_correct_S: number of target tokens, EOS included, whose argmax is right.
@@ -76,8 +76,8 @@ class Sums:
       tokens, segments: number of real target tokens and of sentence pairs.
       rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions, and number
         of all its decisions; None without a rejecter. A rejecter that judges shown tokens decides at the free positions
-        of the last stage. A rejecter that judges predictions decides at the positions that count in the loss, in every
-        stage.
+        of the last stage. A rejecter that judges predictions decides at all target tokens, in every stage with a loss.
+      divisor: the number that `Objective.normaliser` names; None for `tokens`.
       unaligned: number of sentence pairs that the loss leaves out, because their target does not fit on the canvas;
         None for readouts whose targets always fit.
       not_finite: number of steps whose loss or gradient was not finite; None in the sums of an objective.
@@ -95,6 +95,7 @@ class Sums:
     rejecter_loss: Float[Array, ""] | None = None
     rejecter_correct: Float[Array, ""] | None = None
     rejecter_judged: Float[Array, ""] | None = None
+    divisor: Float[Array, ""] | None = None
     unaligned: Float[Array, ""] | None = None
     not_finite: Float[Array, ""] | None = None
 
@@ -146,15 +147,14 @@ def rows_at_once(batch: int, length: int, positions: int) -> int:
     return next(rows for rows in range(most, 0, -1) if batch % rows == 0)
 
 
-# T5X's NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS and AVERAGE_PER_SEQUENCE.
-NORMALISERS = ("tokens", "positions", "sentences")
+NORMALISERS = ("tokens", "weights", "positions", "sentences")
 AtOnce = Annotated[int, partial(checks.counts, 1, "None takes all at once")] | None
 STAGE_WEIGHTS = ("all", "noised", "masked", "inverse", "falling", "none")
 
 
-def mean_loss(loss: Any, sums: Sums, batch: Batch, normaliser: str) -> Any:
-    """A batch's loss, or a tree of its gradients, divided by one of `NORMALISERS`."""
-    count = {"tokens": sums.tokens, "positions": batch.target_BL.size, "sentences": sums.segments}[normaliser]
+def mean_loss(loss: Any, sums: Sums) -> Any:
+    """A batch's loss, or a tree of its gradients, divided as `Objective.normaliser` says: the loss trained on."""
+    count = sums.tokens if sums.divisor is None else sums.divisor
     return jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1), loss)
 
 
@@ -190,14 +190,23 @@ def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[
 
 
 def rejecter_loss(
-    keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], where_BL: Bool[Array, "B L"]
+    keep_logits_BL: Float[Array, "B L"],
+    right_BL: Bool[Array, "B L"],
+    where_BL: Bool[Array, "B L"],
+    label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """Sums over the positions of `where_BL`: binary cross-entropy, number of right decisions, number of decisions.
 
     Args:
       right_BL: positions where the judged token, shown or predicted, is the target's.
+      label_smoothing: as in `padir.readout.plain.cross_entropy`, for the two classes "kept" and "rejected".
     """
-    loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
+    against_BL = jnp.where(right_BL, -keep_logits_BL, keep_logits_BL)
+    loss_BL = jax.nn.softplus(against_BL)
+    if label_smoothing:
+        confidence = 1.0 - label_smoothing
+        entropy = -(confidence * jnp.log(confidence) + label_smoothing * jnp.log(label_smoothing))
+        loss_BL = confidence * loss_BL + label_smoothing * jax.nn.softplus(-against_BL) - entropy
     correct_BL = ((keep_logits_BL > 0) == right_BL) & where_BL
     correct, judged = (each_BL.sum().astype(jnp.float32) for each_BL in (correct_BL, where_BL))
     return (loss_BL * where_BL).sum(), correct, judged
@@ -218,7 +227,8 @@ def stage_weight(
     each order reaches n hidden tokens once, and then writes one of them at random. Masked diffusion models have the
     same loss. They choose each position with probability t, with t uniform over (0, 1), and give chosen positions the
     weight 1 / t. Then n is uniform over 0 .. L, and the mean of 1 / t given n is (L + 1) / n. Here t is integrated out.
-    "falling" gives chosen positions the weight (L + 1 - n) / L, which favours canvases with little noise.
+    "falling" is the linear weight 1 - t of RDM (Zheng et al., arXiv 2302.05737), likewise: the mean of 1 - t given n is
+    (L + 1 - n) / (L + 2), and `Cmlm`, which never draws n = 0, needs L / (L + 1) times this weight.
 
     Args:
       masked_BL: positions that began as a mask.
@@ -235,5 +245,6 @@ def stage_weight(
     chosen = count_in_segment(chosen_BL, segment_BL).astype(jnp.float32)
     free = count_in_segment(free_BL, segment_BL)
     inverse = weights == "inverse"
-    weight_BL = free / jnp.maximum(chosen, 1) if inverse else (free + 1 - chosen) / jnp.maximum(free, 1)
+    falling_BL = (free + 1 - chosen) * free / ((free + 1) * (free + 2))
+    weight_BL = free / jnp.maximum(chosen, 1) if inverse else falling_BL
     return jnp.where(chosen_BL, weight_BL, eos_BL.astype(jnp.float32))

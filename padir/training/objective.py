@@ -129,8 +129,8 @@ class Loss:
 class Objective(Loss):
     """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
 
-    A training step divides the summed loss by the number of all target tokens (`normaliser`): if few positions of a
-    stage count, the length loss has more influence. With a readout that aligns the target to its canvas, each stage
+    A training step divides the summed loss by a number (`normaliser`): if few positions of a stage count, the length
+    loss has more influence. With a readout that aligns the target to its canvas, each stage
     weight must be "all" or "none". Pairs whose target does not fit are left out of the loss and counted in
     `Sums.unaligned`.
 
@@ -146,8 +146,11 @@ class Objective(Loss):
       label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
-      normaliser: what a step divides the loss by: the number of all target "tokens", of "positions" (with padding), or
-        of "sentences". With "sentences", the positions of each sentence have weight 1 in sum.
+      normaliser: what a step divides the loss by. "tokens" divides the whole loss by the number of all target tokens.
+        The others are T5X's, as the published implementation uses them: they do not divide the length loss. "weights"
+        (NUM_REAL_TARGET_TOKENS) is the sum of the weights of the first stage that has a loss, "positions"
+        (NUM_TOTAL_TARGET_TOKENS) counts padding, too, and "sentences" (AVERAGE_PER_SEQUENCE) gives the positions of
+        each sentence the weight 1 in sum.
       positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
         (`padir.training.batch.by_rows`); None for all positions. It changes memory and speed, not the results.
 
@@ -202,7 +205,7 @@ class Objective(Loss):
         if wrong := set(self.stage_weights) - {"all", "none"}:
             raise PadirError("Objective.stage_weights", f'"all" or "none" for {model}', *wrong)
         if self.normaliser == "sentences":
-            raise PadirError("Objective.normaliser", f'"tokens" or "positions" for {model}', self.normaliser)
+            raise PadirError("Objective.normaliser", f'"tokens", "weights" or "positions" for {model}', self.normaliser)
 
     def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
         model, batch = call.model, call.batch
@@ -230,8 +233,7 @@ class Objective(Loss):
             if self.normaliser == "sentences":
                 sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
                 weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
-            is_last = stage + 1 == len(self.stage_weights)
-            end = functools.partial(self.end_stage, model, params, call.progress, is_last)
+            end = functools.partial(self.end_stage, model, params, call.progress, stage)
             key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
             stage_rows = StageRows(canvas, keep_BL, batch.target_BL, chosen_BL, weight_BL, key_B)
             sums, following = by_rows(end, self.positions_at_once, states_BLD, stage_rows)
@@ -262,7 +264,7 @@ class Objective(Loss):
         model: Transformer,
         params: Any,
         progress: Any,
-        is_last: bool,
+        stage: int,
         states_BLD: Float[Array, "B L D"],
         rows: StageRows,
     ) -> tuple[Any, Any]:
@@ -272,14 +274,15 @@ class Objective(Loss):
         """
         config, bound = model.config, model.bind({"params": params})
         logits_BLV = bound.logits(states_BLD)
-        stage = logits_BLV, rows.canvas, rows.target_BL, rows.weight_BL
+        given = logits_BLV, rows.canvas, rows.target_BL, rows.weight_BL
         smoothing = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
-        sums, aligned_BL = config.readout.loss(*stage, **smoothing)
+        sums, aligned_BL = config.readout.loss(*given, **smoothing)
         judges = config.rejecter_judges
         if rows.keep_BL is not None and judges == "prediction":
             right_BL = best_ids(logits_BLV) == aligned_BL
-            sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, rows.weight_BL > 0))
-        if is_last:
+            where_BL = (rows.canvas.segment_BL > 0) & (self.stage_weights[stage] != "none")
+            sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, where_BL, self.label_smoothing))
+        if stage + 1 == len(self.stage_weights):
             return sums, None
         output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))
         after, chosen_BL = self.between(rows.key_B, rows.canvas, output, aligned_BL, rows.chosen_BL, progress=progress)
@@ -299,7 +302,12 @@ class Objective(Loss):
             keep_loss, keep_correct, keep_judged = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
         present_BL, length = batch.target_segment_BL > 0, LengthOutput() if aligned else length
         length_sum = length_loss(length, call.length_BG, self.label_smoothing, self.z_loss)
-        loss = loss_S.sum() + self.length_weight * length_sum
+        divisor = None
+        if self.normaliser != "tokens":
+            first = next(stage for stage, weights in enumerate(self.stage_weights) if weights != "none")
+            divisor = jnp.float32(batch.target_BL.size) if self.normaliser == "positions" else weight_S[first]
+        # A step divides the loss by the divisor, which cancels out in the length loss.
+        loss = loss_S.sum() + self.length_weight * (length_sum if divisor is None else length_sum * divisor)
         if keep_loss is not None:
             loss += self.rejecter_weight * keep_loss
         return loss, Sums(
@@ -316,5 +324,6 @@ class Objective(Loss):
             rejecter_loss=keep_loss,
             rejecter_correct=keep_correct,
             rejecter_judged=keep_judged,
+            divisor=divisor,
             unaligned=(present_BL.any(-1) & ~fits_B).sum().astype(jnp.float32) if aligned else None,
         )

@@ -192,7 +192,7 @@ class TrainRun:
             return
         self._watch.drain()
         sums = jax.block_until_ready(self._sums)
-        row = step_metrics(sums, self.config.objective, time.perf_counter() - self._mark)
+        row = step_metrics(sums, time.perf_counter() - self._mark)
         row["learning_rate"] = np.asarray(self._learning_rate(self.at - 1)).item()
         self.latest = self.log.write(self.at, row)
         self._sums, self._mark = None, time.perf_counter()

@@ -43,7 +43,13 @@ def make_step(
     gradients of the summed loss are added up part by part, then divided once; there is one check for finite numbers and
     one update for the whole batch. Parameters whose names begin with one of `freeze` get no gradient, which saves
     computing it; `optimizer` must leave them as they are (`padir.training.optimizer.frozen`).
+
+    Raises:
+      PadirError: there are several parts, and the objective's normaliser does not divide the length loss.
     """
+    if batching.parts > 1 and objective.normaliser != "tokens":
+        what = f"Batching.parts with the normaliser {objective.normaliser!r}"
+        raise PadirError(what, "1, because the length loss is not divided", batching.parts)
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -60,14 +66,14 @@ def make_step(
 
         def mean(params):
             loss, sums = summed(params, batch)
-            return mean_loss(loss, sums, batch, objective.normaliser), sums
+            return mean_loss(loss, sums), sums
 
         if batching.parts == 1:
             (loss, sums), grads = jax.value_and_grad(mean, has_aux=True)(state.params)
         else:
             of_part = jax.value_and_grad(summed, has_aux=True)
             (loss, sums), grads = _summed_over_parts(lambda part: of_part(state.params, part), batch, batching.parts)
-            loss, grads = mean_loss((loss, grads), sums, batch, objective.normaliser)
+            loss, grads = mean_loss((loss, grads), sums)
         finite = is_finite(loss, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -137,7 +143,7 @@ def all_finite(params: Any) -> jax.Array:
     return jnp.isfinite(optax.tree.norm(params))
 
 
-def step_metrics(sums: Sums, objective: Loss, seconds: float) -> dict[str, float]:
+def step_metrics(sums: Sums, seconds: float) -> dict[str, float]:
     """Computes a log line's metrics from the sums of several steps; if all steps were skipped, only "skipped".
 
     Args:
@@ -149,7 +155,7 @@ def step_metrics(sums: Sums, objective: Loss, seconds: float) -> dict[str, float
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
     row = {
-        "loss": float(sums.loss) / (segments if objective.normaliser == "sentences" else tokens),
+        "loss": float(sums.loss) / (tokens if sums.divisor is None else max(float(sums.divisor), 1.0)),
         "length_loss": float(sums.length_loss) / segments,
         "length_accuracy": float(sums.length_correct) / segments,
     }

@@ -109,7 +109,7 @@ def test_the_loss_is_the_sum_of_both(dual):
     assert writing > 0 and sums.stage_loss_S.shape == (3,)
     np.testing.assert_allclose(sums.stage_loss_S[:2], refining_sums.stage_loss_S, rtol=1e-5)
     np.testing.assert_allclose(sums.stage_loss_S[2:], writing_sums.stage_loss_S, rtol=1e-5)
-    metrics = step_metrics(sums, DUAL, seconds=1.0)
+    metrics = step_metrics(sums, seconds=1.0)
     np.testing.assert_allclose(metrics["loss"], loss / sums.tokens, rtol=1e-5)
     assert "stage_3_accuracy" in metrics
     half, _ = run(model, params, BATCH, dataclasses.replace(DUAL, causal_weight=0.5), key=3)

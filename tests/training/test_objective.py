@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import flax.traverse_util
 import jax
@@ -139,7 +140,7 @@ class TestStages:
             "noised": [[False, True, True, False]],
             "masked": [[False, False, True, False]],
             "inverse": [[0.0, 2.0, 1.0, 0.0]],
-            "falling": [[0.0, 1.0, 1.0, 0.0]],
+            "falling": [[0.0, pytest.approx(1 / 3), 1.0, 0.0]],
             "none": [[False, False, False, False]],
         }
         masked = stage_weight("masked", present, free, chosen, chosen, segment)
@@ -152,7 +153,18 @@ class TestStages:
         chosen = jnp.array([[True, False, True, False, False, True, False, False]])
         weights = [stage_weight(name, segment > 0, free, chosen, chosen, segment) for name in ("inverse", "falling")]
         np.testing.assert_allclose(weights[0], [[1.5, 0, 1.5, 1, 0, 2, 1, 0]])
-        np.testing.assert_allclose(weights[1], [[2 / 3, 0, 2 / 3, 1, 0, 1, 1, 0]], rtol=1e-6)
+        np.testing.assert_allclose(weights[1], [[0.3, 0, 0.3, 1, 0, 1 / 3, 1, 0]], rtol=1e-6)
+
+    @pytest.mark.parametrize("name, weight", [("inverse", lambda t: 1 / t), ("falling", lambda t: 1 - t)])
+    def test_published_weights_of_a_rate_with_the_rate_integrated_out(self, name, weight):
+        """Of MDLM and RDM: the mean over t ~ U(0, 1) of weight(t) times n chosen of 5 positions, by quadrature."""
+        t = (np.arange(100_000) + 0.5) / 100_000
+        free = jnp.array([[True] * 5 + [False]])
+        for n in range(1, 6):
+            chosen = jnp.array([[i < n for i in range(6)]])
+            ours = stage_weight(name, jnp.ones((1, 6), bool), free, chosen, chosen, jnp.ones((1, 6), int))[0, 0]
+            published = (math.comb(5, n) * t**n * (1 - t) ** (5 - n) * weight(t)).mean()
+            np.testing.assert_allclose(ours / 5, published, rtol=1e-5)  # `Cmlm` draws each n with probability 1/5
 
     def test_inverse_weights_are_the_loss_of_a_random_order(self):
         """On a decoder whose loss depends on the set of hidden positions alone: all orders, and draws of `Cmlm`."""
@@ -262,6 +274,19 @@ class TestRejecter:
         np.testing.assert_allclose(loss, -2 * np.log(3 / 4) - 2 * np.log(1 / 4), rtol=1e-6)
         assert (correct, judged) == (2, 4)
 
+    def test_smoothed_labels_cost_nothing_at_the_smoothed_prediction(self):
+        """T5X's cross-entropy of two classes, in NumPy."""
+        keep_BL, right_BL = np.array([[2.0, -1.0, 0.3]]), np.array([[True, True, False]])
+        log_prob_BL2 = -np.logaddexp(0, np.stack([keep_BL, -keep_BL], -1))  # rejected, kept
+        label_BL2 = np.where(right_BL[..., None], [0.1, 0.9], [0.9, 0.1])
+        expected = -(label_BL2 * log_prob_BL2).sum() + 3 * (0.9 * np.log(0.9) + 0.1 * np.log(0.1))
+        loss, _, _ = rejecter_loss(jnp.asarray(keep_BL), jnp.asarray(right_BL), jnp.ones((1, 3), bool), 0.1)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        perfect = jnp.full((1, 3), np.log(9.0))
+        np.testing.assert_allclose(
+            rejecter_loss(perfect, jnp.ones((1, 3), bool), jnp.ones((1, 3), bool), 0.1)[0], 0, atol=1e-6
+        )
+
     @pytest.mark.parametrize("rate, sign", [(0.0, -1.0), (1.0, 1.0)])
     def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
         model, params = one_layer_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
@@ -287,10 +312,10 @@ class TestRejecter:
         output = decoded(model, params, canvas.tokens_BL)
         right_BL = output.logits_BLV.argmax(-1) == APART.target_BL
         per_BL = jnp.where(right_BL, jnp.logaddexp(0, -output.keep_logits_BL), jnp.logaddexp(0, output.keep_logits_BL))
-        counts_BL = chosen_BL | (APART.target_BL == IDS.eos) if "noised" in weights else APART.target_BL > 0
+        counts_BL = APART.target_BL > 0  # all target tokens, whatever the weight of the stage
         stages = sum(weight != "none" for weight in weights)
         np.testing.assert_allclose(sums.rejecter_loss, stages * per_BL[counts_BL].sum(), rtol=1e-5)
-        assert sums.rejecter_judged == stages * counts_BL.sum() == sums.stage_weight_S.sum()
+        assert sums.rejecter_judged == stages * counts_BL.sum()
         assert sums.rejecter_correct == stages * ((output.keep_logits_BL > 0) == right_BL)[counts_BL].sum()
         np.testing.assert_allclose(
             loss, sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss, rtol=1e-6

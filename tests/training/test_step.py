@@ -18,7 +18,7 @@ from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
 from padir.training import Causal, Intervals, Objective, Sum, TrainRun
-from padir.training.batch import mean_loss
+from padir.training.batch import NORMALISERS, mean_loss
 from padir.training.step import PlacedBatches, TrainState, make_step, step_metrics
 
 PAIRS = [[pair] for pair in pairs([(4, 5), (6, 3), (3, 7)])]
@@ -59,12 +59,11 @@ class TestParts:
         ("objective", "sizes"),
         [
             (Objective(), {}),
-            (Objective(Mask(0.5), normaliser="sentences", label_smoothing=0.1), {}),
-            pytest.param(Objective(normaliser="positions", z_loss=0.1), {}, marks=pytest.mark.slow),
+            (Objective(Mask(0.5), label_smoothing=0.1, z_loss=0.1), {}),
             (Causal(), {"causal": True}),
             pytest.param(Sum(), {"dual": True}, marks=pytest.mark.slow),
         ],
-        ids=["tokens", "sentences", "positions", "causal", "dual"],
+        ids=["tokens", "smoothed", "causal", "dual"],
     )
     @pytest.mark.parametrize("parts", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 6))])
     def test_have_the_update_of_the_whole(self, objective, sizes, parts):
@@ -96,6 +95,10 @@ class TestParts:
         with pytest.raises(PadirError, match="Batching.parts must be a divisor of the 6 rows of a batch, got 4"):
             self.step(Objective(), 4)
 
+    def test_a_normaliser_that_does_not_divide_the_length_loss(self):
+        with pytest.raises(PadirError, match="Batching.parts with the normaliser 'sentences' must be 1, .* got 2"):
+            self.step(Objective(normaliser="sentences"), 2)
+
 
 class TestNormaliser:
     """The loss of a packed row of two sentences, of 3 and 7 target tokens, on masks alone."""
@@ -103,34 +106,30 @@ class TestNormaliser:
     PAIRS = pairs([(4, 2), (5, 6)], length_token=False)
 
     def mean(self, batch, normaliser="tokens", num_segments=None, weights="all"):
-        model, params = one_layer_model(dropout_rate=0.0, length_head="oracle")
-        objective = Objective(Mask(1.0), stage_weights=(weights,), normaliser=normaliser)
+        model, params = one_layer_model(dropout_rate=0.0)
+        objective = Objective(Mask(1.0), stage_weights=(weights, "all"), normaliser=normaliser, length_weight=0.5)
         loss, sums = objective(jax.random.key(0), params, batch, model=model, num_segments=num_segments, dropout=False)
-        return float(mean_loss(loss, sums, batch, normaliser)), sums
+        return float(mean_loss(loss, sums)), sums
 
-    def test_sentences_weigh_alike_whatever_their_length(self):
-        alone = [self.mean(rows_of([[pair]], 8, 8))[0] for pair in self.PAIRS]
-        packed = rows_of([self.PAIRS], 16, 16)
-        mean, sums = self.mean(packed, "sentences", num_segments=2)
-        assert mean == pytest.approx(np.mean(alone), rel=1e-5) and float(sums.stage_weight_S[0]) == pytest.approx(2)
-        by_token, _ = self.mean(packed, num_segments=2)
-        assert by_token == pytest.approx((3 * alone[0] + 7 * alone[1]) / 10, rel=1e-5)
-        assert abs(by_token - mean) > 1e-3
-        logged = step_metrics(sums, Objective(normaliser="sentences"), 1.0)
-        assert logged["loss"] == pytest.approx(mean, rel=1e-5)
+    @pytest.mark.parametrize("normaliser", NORMALISERS)
+    @pytest.mark.parametrize("weights", ["all", "noised", "falling"])
+    def test_the_loss_trained_on_is_the_published_one_and_is_logged(self, normaliser, weights):
+        """T5X's three factors divide the token losses alone; "tokens", padir's own, divides the length loss, too."""
+        mean, sums = self.mean(rows_of([self.PAIRS], 16, 16), normaliser, num_segments=2, weights=weights)
+        divisor = {"tokens": 10, "weights": sums.stage_weight_S[0], "positions": 16, "sentences": 2}[normaliser]
+        length = 0.5 * float(sums.length_loss) / (10 if normaliser == "tokens" else 1)
+        assert mean == pytest.approx(float(sums.stage_loss_S.sum()) / float(divisor) + length, rel=1e-5)
+        assert step_metrics(sums, 1.0)["loss"] == pytest.approx(mean, rel=1e-5)
+        twice = jax.tree.map(lambda one: one + one, sums)  # the log's mean over two steps
+        assert step_metrics(twice, 1.0)["loss"] == pytest.approx(mean, rel=1e-5)
 
-    @pytest.mark.parametrize("weights", ["inverse", "falling"])
+    @pytest.mark.parametrize("weights", ["all", "inverse", "falling"])
     def test_the_weights_of_each_sentence_sum_to_1(self, weights):
-        mean, sums = self.mean(rows_of([self.PAIRS], 16, 16), "sentences", num_segments=2, weights=weights)
-        assert float(sums.stage_weight_S[0]) == pytest.approx(2)
-        alone = [self.mean(rows_of([[pair]], 8, 8), weights=weights) for pair in self.PAIRS]
-        by_weight = [float(sums.stage_loss_S[0] / sums.stage_weight_S[0]) for _, sums in alone]
-        assert mean == pytest.approx(np.mean(by_weight), rel=1e-5)
-
-    def test_positions_count_padding_too(self):
-        packed = rows_of([self.PAIRS], 16, 16)
-        by_token, _ = self.mean(packed, num_segments=2)
-        assert self.mean(packed, "positions", num_segments=2)[0] == pytest.approx(by_token * 10 / 16, rel=1e-5)
+        _, sums = self.mean(rows_of([self.PAIRS], 16, 16), "sentences", num_segments=2, weights=weights)
+        np.testing.assert_allclose(sums.stage_weight_S, 2, rtol=1e-5)
+        alone = [self.mean(rows_of([[pair]], 8, 8), weights=weights)[1] for pair in self.PAIRS]
+        by_weight = sum(float(each.stage_loss_S[0] / each.stage_weight_S[0]) for each in alone)
+        assert float(sums.stage_loss_S[0]) == pytest.approx(by_weight, rel=1e-5)
 
 
 class Counting:

@@ -203,7 +203,7 @@ class RefinementModel(BaseTransformerModel):
             dropout=dropout_rng is not None and self.module.config.dropout_rate > 0,
             progress=0.0,
         )
-        mean = mean_loss(loss, sums, rows, self.objective.normaliser)
+        mean = mean_loss(loss, sums)
         return mean, metrics(mean, sums, rows)
 
     def predict_batch_with_aux(self, params: Any, batch: Mapping[str, Any], rng: Any = None) -> tuple[Any, Any]:

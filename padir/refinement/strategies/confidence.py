@@ -178,7 +178,8 @@ class Factor(Frechet):
     """Writes the k most confident hidden positions, with k + 1 times their largest doubt below a bound.
 
     This is `Frechet` with the largest doubt in place of every doubt, so it never writes more positions in a step. It is
-    the rule of Fast-dLLM (arXiv 2505.22618), as the project page of arXiv 2606.02955 quotes it.
+    the rule of Fast-dLLM's paper (arXiv 2505.22618). Its public code also accepts a step's last hidden position, if the
+    rule accepts all others.
     """
 
     def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
@@ -193,8 +194,11 @@ class Renoise(Memoryless):
     Each step judges all free positions anew, so it can take back a token that later tokens contradict (`EntropyBound`
     has the same bound, but keeps every token). Where the noise is a mask, a position is hidden again instead. A
     sentence ends when the decoder saw no noise and its argmax equals the tokens that it saw. The last step writes the
-    argmax everywhere. The documentation of `EntropyBoundScheduler` in the library diffusers describes this acceptance
-    for DiffusionGemma.
+    argmax everywhere.
+
+    The acceptance is the rule of `EntropyBoundScheduler` in the library diffusers, which its documentation gives for
+    DiffusionGemma. Its defaults are gamma = 0.1, 32 steps, and a temperature that falls from 0.8 to 0.4. The defaults,
+    the constant temperature and the end of a sentence are padir's own.
 
     Attributes:
       gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0. With a

@@ -54,6 +54,7 @@ class Padir:
         ("start"), or the argmax of the logits summed over the steps so far ("logits", which keeps B·L·V numbers between
         steps); "none" takes nothing back.
       remask_last: take stutter back after the last step, too, at positions where an earlier step has written a token.
+        The published implementation leaves a mask or a random piece at the other positions.
       temperature: temperature of the draws that replace the argmax; 0 for the argmax. At other temperatures all steps
         are taken.
       top_k, top_p: tokens among which to draw, as in `padir.refinement.scores.likely`.
@@ -137,12 +138,17 @@ class Constant:
     back; the result is then the tokens that this step wrote. With a schedule a sentence ends when no position is taken
     back.
 
+    The published implementation of the paper has other rules, which `anew` selects: `constant:anew=True` is its
+    constant rejecter, and `constant:anew=True,share=1.0,schedule=linear` its linear one.
+
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.
       count: number of positions that a step takes back; if given, `share` is ignored.
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
       schedule: a name or shares, as in `MaskPredict`: the number of positions falls to 0 from the first step to the
         last. None takes back the same number in all steps.
+      anew: each pass writes all positions again, kept ones too, and judges them by its own confidence. The number of a
+        share is rounded down. A sentence ends when a step changes no token and, with a schedule, takes none back.
 
     The memory is (the positions that the next pass writes, the logits summed over the steps so far or None).
     """
@@ -151,9 +157,12 @@ class Constant:
     count: checks.CountOrZero | None = None
     remask: Annotated[str, partial(checks.one_of, _REMASK)] = "start"
     schedule: Schedule | None = None
+    anew: bool = False
 
     @property
     def stop(self) -> Stop:
+        if self.anew:
+            return Fixpoint(closed=self.schedule is not None)
         # With a schedule fewer positions are taken back later, which may change further tokens.
         return Steady() if self.schedule is None else NothingOpen()
 
@@ -162,8 +171,8 @@ class Constant:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
         (open_BL, summed_BLV), free_BL, segment_BL = memory, canvas.free_BL, canvas.segment_BL
-        written = write(canvas, open_BL, *output.best())
-        count = share_of(self.share, free_BL, segment_BL) if self.count is None else self.count
+        written = write(canvas, free_BL if self.anew else open_BL, *output.best())
+        count = share_of(self.share, free_BL, segment_BL, up=not self.anew) if self.count is None else self.count
         if self.schedule is not None:
             most_BL = jnp.minimum(count, count_in_segment(free_BL, segment_BL))
             count = still_hidden(self.schedule, most_BL, step + 1, num_steps)
@@ -175,36 +184,43 @@ class Constant:
 
 
 @checks.settings
-class Rejecter(Memoryless):
+class Rejecter:
     """The learned rejecter: replaces or hides the tokens that the model's rejecter head rejects.
 
     `ModelConfig.rejecter_judges` says what the head judges. With "token", it judges the tokens that the decoder was
     shown in this pass. The argmax replaces rejected tokens; the first step writes every position. With "prediction", it
     judges the argmax of this pass, as in the published implementation. Every pass then writes the argmax at every
-    position, and every pass but the last hides the rejected positions again.
+    position, and every pass but the last takes back the rejected tokens.
 
     A sentence ends when a pass changes none of its tokens. With "prediction", the result is then the argmax of this
-    pass, with no position hidden again.
+    pass, with no token taken back.
 
     Attributes:
       threshold: a token stays if its probability of being kept is at least this; 0 keeps all tokens, above 1 keeps
         none.
+      remask: with "prediction", the token that a taken-back position gets, as in `Padir`.
 
     Raises:
       PadirError (at the first step): the model has no rejecter head.
     """
 
     threshold: Annotated[float, partial(checks.at_least, 0, "0.5 keeps the tokens that are more likely right")] = 0.5
+    remask: Annotated[str, partial(checks.one_of, _REMASK)] = "start"
     needs: ClassVar[frozenset[str]] = frozenset({"rejecter"})
     stop = Fixpoint()
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+    def init(self, key_B, canvas: Canvas) -> Float[Array, "B L V"] | None:
+        return _no_logits(self.remask, canvas)
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
         if output.keep_logits_BL is None:
             remedy = "train a model with a rejecter head, or choose another strategy"
             raise PadirError("the rejecter strategy needs keep logits, which this decoder lacks", remedy=remedy)
         rejected_BL = jax.nn.sigmoid(output.keep_logits_BL) < self.threshold
         if output.judges == "prediction":
             written = write(canvas, canvas.free_BL, *output.best())
-            return Proposal(hide(written, rejected_BL), written, memory)
+            summed_BLV = None if memory is None else memory + output.logits_BLV
+            rewritten = _take_back(self.remask, rejected_BL, written, canvas, summed_BLV)
+            return Proposal(rewritten, written, summed_BLV)
         written = write(canvas, rejected_BL | (step == 0), *output.best())
         return Proposal(written, written, memory)

@@ -56,10 +56,12 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
 
 @checks.settings
 class SundaeSampling(Memoryless):
-    """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
+    """Sampling in the manner of SUNDAE (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
-    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll. At
-    temperature 0 a sentence ends when the argmax agrees with every token; at other temperatures all steps are taken.
+    The first step writes every position. At temperature 0 a sentence ends when the argmax agrees with every token; at
+    other temperatures all steps are taken. The paper's decoders are like order "random" at a low temperature, and like
+    order "uncertain" at temperature 0 (its argmax unroll). The values of `share` and `temperature`, the last argmax and
+    the end of a sentence are padir's own. No implementation is published to compare with.
 
     Attributes:
       share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
@@ -219,16 +221,21 @@ class Remdm(Memoryless):
     After t of T passes each position is written with probability a = t / T, which the next pass raises to b = (t + 1) /
     T. It hides a written position with probability s = min(sigma, (1 - b) / a), and writes a hidden position with
     probability (b - (1 - s) a) / (1 - a). So the model sees as many masks as without remasking, for every sigma. The
-    last pass writes all hidden positions. Without remasking a sentence ends when no position is hidden. This is the
-    capped schedule of ReMDM, as its authors' page https://remdm.github.io describes it (the paper is arXiv 2503.00307).
+    last pass writes all hidden positions. Without remasking a sentence ends when no position is hidden.
+
+    These are the schedules ReMDM-cap and, with `rescale`, ReMDM-rescale (arXiv 2503.00307); ReMDM-conf and ReMDM-loop
+    are not here. Its authors take sigma = 0.008 (cap) or 0.015 (rescale), many more passes, and draw from the likeliest
+    tokens alone. With sigma = 0 this is the ancestral sampling of masked diffusion models (MDLM).
 
     Attributes:
       sigma: largest probability of hiding a written position, in [0, 1]; 0 never hides one.
       temperature: temperature of the draws, at least 0; 0 for the argmax.
+      rescale: s is sigma times its largest possible value min(1, (1 - b) / a), not the smaller of the two.
     """
 
     sigma: checks.Share = 0.1
     temperature: checks.NotNegative = 1.0
+    rescale: bool = False
 
     @property
     def stop(self) -> Stop:
@@ -237,7 +244,8 @@ class Remdm(Memoryless):
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         hidden_BL = canvas.hidden_BL
         before, after = step / num_steps, (step + 1) / num_steps
-        sigma = jnp.minimum(self.sigma, (1 - after) / jnp.maximum(before, 1e-9))
+        most = (1 - after) / jnp.maximum(before, 1e-9)
+        sigma = self.sigma * jnp.minimum(1.0, most) if self.rescale else jnp.minimum(self.sigma, most)
         shown = (after - (1 - sigma) * before) / (1 - before)
         draw_BL = uniform_draws(position_keys(key_B, canvas.segment_BL, PLACE))
         drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
@@ -254,24 +262,31 @@ class PathPlanning(Memoryless):
     position is eta times the log-probability that the pass gives to its token. The positions of lowest score are
     hidden, as many as the schedule says. `MaskPredict` instead compares log-probabilities from the passes that wrote
     the tokens, and so keeps a token that was certain at first, even if later tokens contradict it. A sentence ends when
-    no position is hidden. The idea is from P2 (arXiv 2502.03540, abstract, "self-planning").
+    no position is hidden.
+
+    P2 with self-planning (arXiv 2502.03540) is `judges="drawn"`; the default "written" is padir's own. The two rules
+    differ from the third pass on.
 
     Attributes:
       eta: at least 0; 0 keeps every written token, larger numbers hide written positions more readily.
       temperature: temperature of the draws, at least 0; 0 for the argmax.
       schedule: the number of hidden positions, as in `MaskPredict`.
+      judges: the token that scores a written position: the "written" token, or the token that the pass has "drawn" at
+        this position (and does not write).
     """
 
     eta: checks.NotNegative = 1.0
     temperature: checks.NotNegative = 0.0
     schedule: Schedule = "linear"
+    judges: Annotated[str, partial(checks.one_of, ("written", "drawn"))] = "written"
     stop = NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         free_BL, segment_BL, was_hidden_BL = canvas.free_BL, canvas.segment_BL, canvas.hidden_BL
         token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
+        judged_BL = token_scores(output.logits_BLV, canvas.tokens_BL) if self.judges == "written" else score_BL
         # A written token may by now have the probability 0, and 0 times -inf is no number.
-        kept_BL = self.eta * jnp.maximum(token_scores(output.logits_BLV, canvas.tokens_BL), jnp.finfo(jnp.float32).min)
+        kept_BL = self.eta * jnp.maximum(judged_BL, jnp.finfo(jnp.float32).min)
         count_BL = still_hidden(self.schedule, count_in_segment(free_BL, segment_BL), step + 1, num_steps)
         hidden_BL = worst(jnp.where(was_hidden_BL, score_BL, kept_BL), free_BL, segment_BL, count_BL)
         after = hide(write(canvas, was_hidden_BL & ~hidden_BL, token_BL, score_BL), hidden_BL)

@@ -1,0 +1,227 @@
+"""Strategies and transitions against independent NumPy implementations of the rules that their sources publish."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, judging, keys, moods, moody
+
+from padir.refinement import (
+    Constant,
+    Factor,
+    Glat,
+    Mask,
+    MaskPredict,
+    PathPlanning,
+    Rejecter,
+    Remdm,
+    Renoise,
+    Uniform,
+    draft,
+    from_tokens,
+    refine,
+)
+from padir.refinement.scores import Output
+from padir.text.ids import EOS
+
+LENGTHS = [2, 4, 6, 9, 12, 12]  # EOS included
+TABLES = [np.asarray(table, np.float64) for table in moods(0)]
+BANNED = sorted(IDS.special)
+
+
+def raw_logits(free_L):
+    """The decoder `moody` in NumPy: logits [L, V] of the free positions of one sentence."""
+    own_VV, left_VV, place_LV = TABLES
+    return own_VV[free_L] + left_VV[np.concatenate([[0], free_L[:-1]])] + 2 * place_LV[: len(free_L)]
+
+
+def log_probs(free_L):
+    """Log-probabilities [L, V] of the ids that may be written."""
+    logits_LV = raw_logits(free_L)
+    logits_LV[:, BANNED] = -np.inf
+    return logits_LV - np.log(np.exp(logits_LV).sum(-1, keepdims=True))
+
+
+def normalised(canvas):
+    """`moody` as log-probabilities, whose sums over passes NumPy can repeat."""
+    banned_V = jnp.isin(jnp.arange(IDS.vocab_size), jnp.array(BANNED))
+    return jax.nn.log_softmax(jnp.where(banned_V, -jnp.inf, moody()(canvas)))
+
+
+def lowest(score_L, count):
+    """The positions of the `count` lowest scores; ties go to the leftmost."""
+    return np.argsort(score_L, kind="stable")[:count]
+
+
+def assert_same(strategy, corruption, rule, decoder=normalised):
+    """Compares `refine` for 1 to 10 passes with `rule`, a function of (free start tokens, T) that gives the result."""
+    start = draft(keys(len(LENGTHS)), jnp.array(LENGTHS), max(LENGTHS), corruption, IDS)
+    run = jax.jit(lambda steps: refine(keys(len(LENGTHS)), start, decoder, strategy, num_steps=steps).tokens_BL)
+    different = 0
+    for steps in range(1, 11):
+        for row, (ours_L, length) in enumerate(zip(np.asarray(run(steps)), LENGTHS, strict=True)):
+            theirs_L = rule(np.asarray(start.tokens_BL[row, : length - 1]), steps)
+            different += (ours_L[: length - 1] != theirs_L).sum()
+    assert different == 0
+
+
+@pytest.mark.parametrize("corruption", [Mask(), Uniform()], ids=["masks", "pieces"])
+@pytest.mark.parametrize("kind", ["linear", "constant"])
+@pytest.mark.parametrize("remask", ["start", "previous", "logits"])
+def test_the_published_linear_and_constant_rejecters(corruption, kind, remask):
+    """Every pass predicts all positions and rejects a share of them, rounded down; a fixpoint ends."""
+
+    def rule(start, steps):
+        now, total = start, 0
+        for step in range(1, steps + 1):
+            found = log_probs(now)
+            total = total + found
+            share = (steps - step) / steps if kind == "linear" else 0.2
+            rejected = lowest(found.max(-1), int(len(start) * share + 1e-9))
+            best = found.argmax(-1)
+            replacement = {"start": start, "previous": now, "logits": total.argmax(-1)}[remask]
+            after = np.where(np.isin(np.arange(len(start)), rejected), replacement, best)
+            if step == steps or ((after == now).all() and (kind == "constant" or not len(rejected))):
+                return best
+            now = after
+        raise AssertionError
+
+    share = {"share": 1.0, "schedule": "linear"} if kind == "linear" else {"share": 0.2}
+    assert_same(Constant(anew=True, remask=remask, **share), corruption, rule)
+
+
+@pytest.mark.parametrize("remask", ["start", "previous", "logits"])
+def test_the_published_learned_rejecter(remask):
+    """Every pass predicts all positions; the head rejects predictions, here those that lead by less than 0.5."""
+
+    def rule(start, steps):
+        now, total = start, 0
+        for step in range(1, steps + 1):
+            best = log_probs(now).argmax(-1)
+            total = total + raw_logits(now)
+            top_L2 = np.sort(raw_logits(now))[:, -2:]
+            allowed = np.where(np.isin(np.arange(IDS.vocab_size), BANNED), -np.inf, total)
+            replacement = {"start": start, "previous": now, "logits": allowed.argmax(-1)}[remask]
+            after = np.where(top_L2[:, 1] - top_L2[:, 0] < 0.5, replacement, best)
+            if step == steps or (after == now).all():
+                return best
+            now = after
+        raise AssertionError
+
+    assert_same(Rejecter(remask=remask), Uniform(), rule, judging(moody(), "prediction"))
+
+
+def test_mask_predict():
+    """Each pass predicts the masks alone, and masks the floor(L (T - t) / T) least confident tokens again."""
+
+    def rule(start, steps):
+        now, score = start.copy(), np.zeros(len(start))
+        for step in range(1, steps + 1):
+            masked, found = now == IDS.mask, log_probs(now)
+            now[masked], score[masked] = found.argmax(-1)[masked], found.max(-1)[masked]
+            now[lowest(score, len(start) * (steps - step) // steps)] = IDS.mask
+        return now
+
+    assert_same(MaskPredict(), Mask(), rule)
+
+
+@pytest.mark.parametrize("eta", [0.5, 1.0, 2.0])
+def test_p2_with_self_planning(eta):
+    """The score of every position is the log-probability of this pass's own choice; eta weights unmasked positions."""
+
+    def rule(start, steps):
+        now = start.copy()
+        for step in range(1, steps + 1):
+            masked, found = now == IDS.mask, log_probs(now)
+            score = np.where(masked, 1.0, eta) * found.max(-1)
+            again = np.isin(np.arange(len(start)), lowest(score, len(start) * (steps - step) // steps))
+            now = np.where(again, IDS.mask, np.where(masked, found.argmax(-1), now))
+        return now
+
+    assert_same(PathPlanning(eta, judges="drawn"), Mask(), rule)
+
+
+def test_p2_judges_another_token_than_padirs_rule():
+    """From the third pass on: the written tokens are then no longer the pass's own choice everywhere."""
+    start = draft(keys(20), jnp.full(20, 13), 13, Mask(), IDS)
+    for steps, differ in [(2, False), (6, True)]:
+        found = [
+            refine(keys(20), start, normalised, PathPlanning(judges=judges), num_steps=steps).tokens_BL
+            for judges in ("written", "drawn")
+        ]
+        assert (found[0] != found[1]).any() == differ
+
+
+def test_factor():
+    """Fast-dLLM's paper: the largest n with (n + 1) (1 - c_n) below the factor, at least 1."""
+
+    def rule(start, steps):
+        now = start.copy()
+        for step in range(1, steps + 1):
+            masked, found = now == IDS.mask, log_probs(now)
+            order = [place for place in np.argsort(-found.max(-1), kind="stable") if masked[place]]
+            fits = [n for n, place in enumerate(order, 1) if (n + 1) * (1 - np.exp(found[place].max())) < 1.5]
+            written = order[: max([*fits, 1])] if step < steps else order
+            now[written] = found.argmax(-1)[written]
+        return now
+
+    assert_same(Factor(1.5), Mask(), rule)
+
+
+def test_renoise_accepts_as_the_entropy_bound_scheduler():
+    """The largest k for which the k lowest entropies, without the largest of them, sum to at most the bound."""
+
+    def rule(start, steps):
+        now, seen_noise = start.copy(), np.ones(len(start), bool)
+        for step in range(1, steps + 1):
+            found = log_probs(now)
+            best, entropy = found.argmax(-1), -(np.exp(found) * np.maximum(found, -1e9)).sum(-1)
+            order = np.argsort(entropy, kind="stable")
+            k = max(k for k in range(1, len(start) + 1) if entropy[order[: k - 1]].sum() <= 4.0)
+            if step == steps or ((best == now).all() and not seen_noise.any()):
+                return best
+            now = np.where(np.isin(np.arange(len(start)), order[:k]), best, IDS.mask)
+            seen_noise = now == IDS.mask
+        raise AssertionError
+
+    assert_same(Renoise(4.0), Mask(), rule)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_remdm_hides_with_its_schedules_probability(rescale):
+    """With sigma_max = min(1, (1 - b) / a): min(eta, sigma_max) for ReMDM-cap, eta sigma_max for ReMDM-rescale."""
+    rows, length, steps, eta = 400, 20, 4, 0.6
+    tokens_BL = jnp.tile(jnp.array([[IDS.mask] * 10 + [30] * 10 + [EOS]]), (rows, 1))
+    free_BL = tokens_BL != EOS
+    start_BL = jnp.where(free_BL, IDS.mask, EOS)
+    before = from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+    before = before.replace(score_BL=jnp.where(tokens_BL == 30, -0.5, 0.0))
+    output = Output(jnp.zeros((rows, length + 1, IDS.vocab_size)).at[..., BANNED].set(-jnp.inf))
+    strategy = Remdm(eta, rescale=rescale)
+    for step in range(1, steps):
+        a, b = step / steps, (step + 1) / steps
+        most = min(1, (1 - b) / a)
+        sigma = eta * most if rescale else min(eta, most)
+        after = strategy.step(keys(rows, step), before, output, (), step=step, num_steps=steps).next
+        hidden, written = np.asarray(after.hidden_BL[:, 10:20]).mean(), 1 - np.asarray(after.hidden_BL[:, :10]).mean()
+        tolerance = 4 * 0.5 / np.sqrt(10 * rows)
+        assert hidden == pytest.approx(sigma, abs=tolerance if 0 < sigma < 1 else 1e-9)
+        assert written == pytest.approx((b - (1 - sigma) * a) / (1 - a), abs=tolerance)
+
+
+@pytest.mark.parametrize("wrong", range(11))
+def test_glat_shows_the_floor_of_its_share(wrong):
+    """N = floor(p d) random positions, each as likely as another."""
+    rows, target = 300, list(range(10, 20))
+    target_BL = jnp.array([[*target, EOS]] * rows)
+    best_BL = jnp.array([[*([30] * wrong), *target[wrong:], EOS]] * rows)
+    free_BL = target_BL != EOS
+    canvas = from_tokens(
+        jnp.where(free_BL, IDS.mask, EOS), jnp.where(free_BL, IDS.mask, EOS), free_BL, jnp.ones_like(target_BL), IDS
+    )
+    output = Output(9.0 * jax.nn.one_hot(best_BL, IDS.vocab_size))
+    _, chosen_BL = Glat(0.4, 0.4, exact=True)(keys(rows), canvas, output, target_BL, free_BL, progress=0.0)
+    shown_BL = np.asarray(free_BL & ~chosen_BL)[:, :10]
+    assert (shown_BL.sum(-1) == int(0.4 * wrong + 1e-9)).all()
+    share = int(0.4 * wrong + 1e-9) / 10
+    np.testing.assert_allclose(shown_BL.mean(0), share, atol=5 * np.sqrt(share * (1 - share) / rows) + 1e-9)
