@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import latex2mathml.converter
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 GITHUB = "https://github.com/padir/padir/blob/main/"
 MARK = re.compile(r"<!-- made: (\w+) -->")
+FORMULA = re.compile(r"^\$\$(.+)\$\$$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -45,8 +47,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts what is made where a page has a mark such as <!-- made: commands -->."""
-    return MARK.sub(lambda mark: MADE[mark[1]](), markdown)
+    """Puts what is made where a page has a mark such as <!-- made: commands -->, and MathML for $$ formulas $$."""
+    made = MARK.sub(lambda mark: MADE[mark[1]](), markdown)
+    return FORMULA.sub(lambda formula: latex2mathml.converter.convert(formula[1], display="block"), made)
 
 
 def from_root(name: str) -> str:

@@ -31,24 +31,6 @@ def evaluation(name: str) -> str:
     return table(head, lines, text=several)
 
 
-def by_steps(name: str) -> str:
-    """BLEU of each model of results/NAME.json after 1, 4 and 10 steps, and other scores of the last."""
-    settings: dict[tuple[str, ...], dict[int | None, Any]] = {}
-    for row in load(name):
-        beam = (row["search"] or {}).get("size")
-        key = (f"`{row['model']}`", f"beam {beam}" if beam else str(row["top_k"]), SYSTEM["drop_repeats"](row))
-        settings.setdefault(key, {})[row["num_steps"]] = {each: score["value"] for each, score in row["scores"].items()}
-    lines = []
-    for key, steps in sorted(settings.items(), key=lambda item: "beam" in item[0][1]):
-        shown = steps.get(4) or steps[None]
-        bleu = [f"{steps[count]['bleu']:.1f}" if count in steps else "" for count in (1, 4, 10)]
-        if None in steps:
-            bleu[-1] = f"{steps[None]['bleu']:.1f}"
-        lines.append([*key, *bleu, *(f"{shown[each]:.2f}" for each in ("stutter", "length_ratio", "passes"))])
-    head = ["objective", "lengths", REPEATS, "1 step", "4 steps", "10 steps", "stutter", "length ratio", "passes"]
-    return table(head, lines, text=True)
-
-
 # objective, the strategy of its paper as results/toy_strategies.md names it, the same as an option
 DECODED = (
     ("padir", "padir", "padir"),
@@ -60,7 +42,6 @@ DECODED = (
     ("cmlm", "mask_predict", "mask_predict"),
     ("smart", "mask_predict", "mask_predict"),
     ("mdlm", "mask_predict", "mask_predict"),
-    ("rdm", "mask_predict", "mask_predict"),
     ("glat", "padir", "padir"),
     ("disco", "easy_first", "easy_first"),
     ("autoregressive", "beam", "beam 5"),
@@ -68,7 +49,7 @@ DECODED = (
 
 
 def objectives() -> str:
-    """Every objective of results/toy_strategies.md, decoded as its paper does: per cent right by steps."""
+    """Every objective of results/toy_strategies.md, decoded by a strategy of its kind: per cent right by steps."""
     found, lines = strategies("toy_strategies"), []
     for model, strategy, option in DECODED:
         right, mixed, passes = (found[metric][model, strategy] for metric in ("toy_right", "toy_mixed", "passes"))
@@ -112,24 +93,6 @@ def check_sources(head: list[str], lines: Iterable[dict[str, Any]]) -> None:
         found = {line[name] for line in lines}
         if name not in head and (len(found) > 1 or any(each.startswith("unknown") for each in found)):
             raise SystemExit(f"the lines of a table differ in {name}: give it the column {name!r}")
-
-
-def ablations() -> str:
-    """The tries of results/speedrun.json that change one thing of the paper's recipe, best first."""
-    start = tries()["baseline"]
-    chosen = [each for each in tries().values() if each["budget"] == start["budget"] and each["from_teacher"]]
-    ways = [(1, 1), (4, 1), (4, 5)]
-    lines = []
-    for each in chosen:
-        rows = {(row["steps"], row["lengths"]): row for row in each["rows"]}
-        others = [rows[ways[-1]][name] for name in ("non_words", "stutter_before", "length_ratio")]
-        numbers = [*(f"{rows[way]['bleu']:.1f}" for way in ways), *(f"{each:.2f}" for each in others)]
-        lines.append([each["what"], *numbers, each["commit"]])
-    lines.sort(key=lambda line: -float(line[len(ways)]))
-    head = ["what changed", "1 pass, 1 length", "4 passes, 1 length", "4 passes, 5 lengths"]
-    head += ["non-words, %", "stutter before clean-up", "length ratio", "commit"]
-    check_sources(head, chosen)
-    return table(head, lines, text=True)
 
 
 def readme() -> str:

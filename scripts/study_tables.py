@@ -122,27 +122,6 @@ def outcomes(name: str, *metrics: str) -> str:
     )
 
 
-def oracle(truth: str, metric: str) -> str:
-    """Table of one error of every strategy beside exact conditionals, by canvas and number of passes."""
-    rows = [row for row in load("oracle")["rows"] if row["truth"] == truth]
-    found = {(row["strategy"], row["canvas"], row["steps"]): row[metric] for row in rows}
-    counts = sorted({row["steps"] for row in rows})
-    kinds = {"mask": "masks", "uniform": "random"}
-    head = ["strategy", *(f"{label}, {count}" for label in kinds.values() for count in counts)]
-    places = [(kind, count) for kind in kinds for count in counts]
-    return markdown(head, by_strategy(rows, lambda s: (_error(found.get((s, *place)), metric) for place in places)))
-
-
-def oracle_and_model(name: str, metric: str) -> str:
-    """Table of one error of every strategy beside exact conditionals and with a model, by number of passes."""
-    rows = [row for row in load(name)["rows"] if f"model_{metric}" in row]
-    counts = sorted({row["steps"] for row in rows})
-    found = {(row["strategy"], row["steps"]): row for row in rows}
-    places = [(count, name) for count in counts for name in (metric, f"model_{metric}")]
-    lines = by_strategy(rows, lambda s: (_error(found[s, count][name], metric) for count, name in places))
-    return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], lines)
-
-
 def schedule_losses() -> str:
     """Table of the loss of each schedule with each model, by order of the tokens and number of passes."""
     rows = [{"model": name, **row} for name in ("mdlm", "padir") for row in load(f"schedule_{name}")["rows"]]
@@ -182,17 +161,6 @@ def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
             option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", strategy).replace(", ", ",")
             found.setdefault(model, {})[option] = values
     return found
-
-
-def best_strategies(name: str, title: str) -> str:
-    """The best strategy for each model by the metric of this title, for each number of passes."""
-    cells, columns = [], []
-    for model, tried in objectives(name, title).items():
-        columns = list(next(iter(tried.values())))
-        best = [(max(tried, key=lambda each, name=name: float(tried[each][name])), name) for name in columns]
-        cells.append([f"`{model}`", *(f"`{each}` {float(tried[each][name]):.1f}" for each, name in best)])
-    head = [name.replace("step", "pass").replace("passs", "passes") for name in columns]
-    return markdown(["trained as", *head], cells)
 
 
 def every_strategy(name: str, title: str, column: str) -> str:
@@ -324,10 +292,6 @@ def statements() -> str:
     return markdown(["statement", "where", "claim", "verdict", "smallest margin", "at N", "margins"], rows)
 
 
-def _error(value: float | None, metric: str) -> str:
-    return _per_cent(value) if metric == "not_right" else "-" if value is None else f"{value:.2f}"
-
-
 def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
@@ -335,8 +299,8 @@ def _per_cent(share: float | None) -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(attention, dependency, pairs, cycle, by_step, strategies_by_step, outcomes, oracle, oracle_and_model),
-        *(schedule_losses, schedule_quality, best_strategies, every_strategy, learning, steps, separations, pass_costs),
+        *(attention, dependency, pairs, cycle, by_step, strategies_by_step, outcomes),
+        *(schedule_losses, schedule_quality, every_strategy, learning, steps, separations, pass_costs),
         *(schedule_bounds, doubling_bounds, phrase_errors, canvases, statements),
     )
 }

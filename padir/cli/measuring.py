@@ -23,6 +23,7 @@ from padir.cli.arguments import (
     test_set_of,
 )
 from padir.cli.console import tell, warn
+from padir.cli.options import MODEL
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.decoding.translator import Translator
@@ -231,6 +232,7 @@ def _figure(value: float | None, unit: float, name: str = "") -> str:
     return "not known" if value is None else f"{value / unit:.3g}{name}"
 
 
+_OF_MODELS = ("attention", "dependency", "refinement", "schedule")
 _READ_BY = {  # the subjects of `padir analyse` that read an option; the others refuse it
     "num_steps": ("attention", "dependency", "refinement"),
     "strategy": ("attention", "dependency", "refinement"),
@@ -240,9 +242,8 @@ _READ_BY = {  # the subjects of `padir analyse` that read an option; the others 
     "given": ("dependency",),
     "strategies": ("refinement", "oracle"),
     "passes": ("refinement", "schedule"),
-    "outputs": ("oracle",),
-    "model_outputs": ("oracle",),
-    "ising": ("oracle",),
+    **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
+    **dict.fromkeys(("sentences", "model", "data", "task", "test"), _OF_MODELS),
     **dict.fromkeys(("adjacent", "draws", "rerank", "brevity", "length_weight"), ("refinement",)),
 }
 
@@ -264,16 +265,20 @@ def run_ising(args: argparse.Namespace) -> dict[str, Any]:
 def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     extent = chosen(args, "padir.studies.analysis.analyses:AnalysisOptions")
     for name, subjects in _READ_BY.items():
-        if (name in extent or getattr(args, name, None) is not None) and args.subject not in subjects:
+        if (name in extent or getattr(args, name, None) not in (None, [])) and args.subject not in subjects:
             raise PadirError(f"{name} applies only to {', '.join(subjects)}: leave it out of {args.subject}")
     options = analysis.AnalysisOptions(**extent)
     if args.num_steps is None and args.subject != "refinement":
         args.num_steps = 1
     decoding = decoding_of(args)
-    translator, test_set = Translator.load(args.model), test_set_of(args)
-    found = analysis.run(
-        args.subject, translator, test_set, decoding, options, name=str(args.model), output=args.output, tell=tell
-    )
+    if args.subject == "oracle":
+        found = analysis.run_oracle(args.own, options, seed=decoding.seed, output=args.output, tell=tell)
+    else:
+        model = args.model or MODEL
+        translator, test_set = Translator.load(model), test_set_of(args)
+        found = analysis.run(
+            args.subject, translator, test_set, decoding, options, name=str(model), output=args.output, tell=tell
+        )
     _show_study(args.subject, analysis, found)
     return found
 

@@ -18,7 +18,7 @@ from padir.cli.options import (
 from padir.cli.parser import Parser, setting
 
 ISING = ("fig1", "fig2", "fig3", "schedules", "canvas", "theorems")
-ANALYSES = ("attention", "dependency", "refinement", "oracle", "schedule")
+ANALYSES = ("attention", "dependency", "refinement", "schedule", "oracle")
 PROGRAMS = ("train", "decode", "export")
 
 
@@ -242,14 +242,16 @@ def analyse_options(parser: Parser) -> None:
 
     attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which depend on
     each other (known on toy_de_en), and a test whether the model's conditionals are consistent. refinement: changes
-    from step to step, calibration, and every strategy. oracle: every strategy with the true conditionals of toy_de_en
-    and of Ising models in place of a model's. schedule: how many tokens each pass should write. docs/analysis.md
-    explains them.
+    from step to step, calibration, and every strategy. oracle: your own strategies and all others with the true
+    conditionals of known distributions, without a model. schedule: how many tokens each pass should write.
+    docs/analysis.md explains them.
 
     padir analyse attention --task toy_de_en --output results/attention
     """
     parser.add_argument("subject", choices=ANALYSES)
-    parser.add_argument("--model", default=MODEL, metavar="DIR", help=f"a model that refines drafts ({MODEL})")
+    about = "oracle: your own strategies, each a class or an instance in a module on PYTHONPATH"
+    parser.add_argument("own", nargs="*", metavar="MODULE:NAME", help=about)
+    parser.add_argument("--model", metavar="DIR", help=f"a model that refines drafts ({MODEL})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     extent = {
         "sentences": "number of sentences, from the first on",
@@ -259,9 +261,8 @@ def analyse_options(parser: Parser) -> None:
         "given": "dependency: what is held fixed, source or draft",
         "strategies": "refinement, oracle: strategies; all if none is given",
         "passes": "refinement, schedule: numbers of passes",
-        "outputs": "oracle: outputs of each sentence",
-        "model_outputs": "oracle: outputs of the model itself for each sentence; 0: none",
-        "ising": "oracle: measure on Ising models, too",
+        "targets": "oracle: number of targets of each family",
+        "outputs": "oracle: outputs of each target",
     }
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})
     test_set_options(parser, "train", "validation", "test")

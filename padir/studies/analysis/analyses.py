@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,8 @@ from padir.storage.files import atomic_file, write_json, write_text
 from padir.studies.analysis import agreement, attention, audit, refining, uncertainty
 from padir.studies.analysis.study import AnalysisOptions, Findings, Row, Tell, check_model, first_sentences
 
-SUBJECTS = {
-    "attention": attention,
-    "dependency": agreement,
-    "refinement": refining,
-    "oracle": audit,
-    "schedule": uncertainty,
-}
-COLUMNS = {name: subject.COLUMNS for name, subject in SUBJECTS.items()}
+SUBJECTS = {"attention": attention, "dependency": agreement, "refinement": refining, "schedule": uncertainty}
+COLUMNS = {**{name: subject.COLUMNS for name, subject in SUBJECTS.items()}, "oracle": audit.COLUMNS}
 
 
 def run(
@@ -39,7 +34,7 @@ def run(
     """Analyses a model and writes SUBJECT.json, .html and PNG files into a folder if one is given.
 
     Args:
-      subject: "attention", "dependency", "refinement", "oracle" or "schedule".
+      subject: "attention", "dependency", "refinement" or "schedule".
       decoding: `num_steps` is the pass whose attention is measured (attention, dependency), or the number of steps of
         the decoding run that is measured (refinement).
       name: the model's name on the page.
@@ -69,6 +64,23 @@ def run(
         "num_steps": decoding.num_steps,
         "seed": decoding.seed,
     }
+    return _written(about, findings, output)
+
+
+def run_oracle(
+    own: Sequence[str], options: AnalysisOptions, *, seed: int = 0, output: str | None = None, tell: Tell = print
+) -> dict[str, Any]:
+    """Runs strategies with exact conditionals in place of a model (`padir.studies.analysis.audit`), as `run` does.
+
+    Args:
+      own: strategies of the user, each as MODULE:NAME.
+    """
+    require_matplotlib()
+    findings = audit.analyse(own, options.strategies, options.targets, options.outputs, seed, tell)
+    return _written({"subject": "oracle", "seed": seed}, findings, output)
+
+
+def _written(about: dict[str, Any], findings: Findings, output: str | None) -> dict[str, Any]:
     result = _without_nan({**about, **findings.metrics, "rows": findings.rows})
     if output:
         _write(Path(output), about, findings, result)

@@ -1,50 +1,53 @@
-"""Errors of decoding strategies that run on exact probabilities, and on a model's, for the same sentences.
+"""Errors of decoding strategies that run on exact probabilities, so that the strategy alone causes them.
 
-With an exact decoder (`padir.studies.analysis.truth`) the strategy alone causes the error. A model causes the rest of
-its error. The outputs of one sentence are R draws, counted by right answer. Let w_k be the probability of a right
-answer, c_k its count, and q_k = c_k / R:
+There are two families of targets, n distributions each, over sentences of six tokens with two choices at a position:
 
-- not right: share of the R outputs that are no right answer. An exact decoder gives only tokens that fit some
-  right answer, so these outputs are mixtures of right answers.
+- wordings: five right wordings. No right wording consists of the likeliest token of every position.
+- spin glasses: Ising models of random couplings and weak fields, with several modes. Every sentence is right.
+
+The outputs of a target are R draws with an exact decoder (`padir.studies.analysis.truth`), counted by right answer. Let
+w_k be the probability of a right answer, c_k its count, and q_k = c_k / R:
+
+- not right: share of the R outputs that are no right answer.
 - total variation: (sum over k of |q_k - w_k| + share of outputs that are no right answer) / 2. It is exact for a
-  strategy that always gives the same output. Otherwise the estimate from R draws is biased upward; `sampling_floor`
-  computes about the largest bias: the estimate for R draws from the truth itself.
+  strategy that always gives the same output. Otherwise the estimate from R draws is biased upward; the row `DRAWS`, of
+  draws from the truth itself, has about the largest bias.
 - divergence: KL from the truth to the outputs in nats, sum over k of w_k log(w_k / q_k). To make it finite, q_k is (c_k
   + 1/2) / (R + (K + 1) / 2) here, with one further cell for outputs that are no right answer. If a strategy never gives
   some right answer, the true divergence is infinite, and this value is only a lower bound.
+
+Each error is a mean over the n targets of a family, with half the width of its 95 % interval over targets.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import pkgutil
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation import TestSet
 from padir.refinement import Corruption, Mask, Strategy, Uniform, parse_strategy
 from padir.reporting.page import Section, cell
-from padir.studies.analysis import plotting, refining
-from padir.studies.analysis.refining import with_strategy
-from padir.studies.analysis.study import AnalysisOptions, Findings, Row, Tell, refined
-from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint, decode, joints
-from padir.studies.ising.experiments import flat_truth, peaky_truth
-from padir.studies.ising.spin_models import distribution, spins
+from padir.studies.analysis import plotting
+from padir.studies.analysis.study import Findings, Row, Tell
+from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint, decode
+from padir.studies.ising.spin_models import Ising, distribution, spins
 
 CANVASES: dict[str, Corruption] = {"mask": Mask(1.0), "uniform": Uniform(1.0)}
 
-# Every strategy with its own defaults, and sampling variants of those whose default is the argmax.
+# Every strategy with its own defaults, variants as published, and draws by those whose default is the argmax.
 STRATEGIES = (
     "padir",
     "padir:temperature=1.0",
     "mask_predict",
     "constant",
+    "constant:anew=True",
+    "constant:anew=True,share=1.0,schedule=linear",
     "threshold",
     "entropy_bound",
     "factor",
@@ -52,7 +55,8 @@ STRATEGIES = (
     "easy_first",
     "rejecter",
     "p2",
-    "p2:temperature=1.0",
+    "p2:judges=drawn",
+    "p2:judges=drawn,temperature=1.0",
     "remdm:sigma=0.0",
     "remdm",
     "renoise",
@@ -63,85 +67,72 @@ STRATEGIES = (
     "block_gibbs",
     "block_gibbs:block=99",
 )
+DRAWS = "draws from the truth"
 
-_SPINS = 6
-_ISING = {"ising flat": flat_truth, "ising peaky": peaky_truth}
+LENGTH, _WORDINGS = 6, 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Truth:
-    """Known distributions over the outputs of G sentences of one length.
+class Targets:
+    """Known distributions over sentences of one length.
 
     Attributes:
-      name: the source of the distributions.
+      families: the name of each distribution's family.
       joints: the distributions.
       pieces: number of regular pieces, V'.
-      draws: R, number of outputs drawn for each sentence.
-      test_set: the sentences; empty without sentences (Ising models).
+      draws: R, number of outputs drawn for each distribution.
     """
 
-    name: str
+    families: Sequence[str]
     joints: Sequence[Joint]
     pieces: int
     draws: int
-    test_set: TestSet
 
-    @property
-    def length(self) -> int:
-        """Number of free tokens."""
-        return self.joints[0].tokens_KL.shape[1]
+    @classmethod
+    def of(cls, each: int, draws: int, seed: int) -> Targets:
+        """Makes `each` targets of both families."""
+        rng = np.random.default_rng(seed)
+        found = [wordings(rng) for _ in range(each)] + [spin_glass(rng) for _ in range(each)]
+        return cls(["wordings"] * each + ["spin glasses"] * each, found, 2, draws)
 
     def steps(self) -> list[int]:
         """The numbers of passes that are tried: 1, 2, 4, ... and the length with EOS, L."""
-        return [*(1 << n for n in range(self.length.bit_length()) if 1 << n <= self.length), self.length + 1]
+        length = self.joints[0].tokens_KL.shape[1]
+        return [*(1 << n for n in range(length.bit_length()) if 1 << n <= length), length + 1]
 
 
-def toy_truth(translator: Translator, test_set: TestSet, draws: int) -> Truth:
-    """The sentences that have several right translations of the same length, for the commonest length in tokens.
-
-    Raises:
-      PadirError: a source is not of toy_de_en's grammar, or no sentence has such translations.
-    """
-    found: dict[int, dict[int, Joint]] = {}
-    for number, source in enumerate(test_set.sources):
-        for length, joint in joints(source, translator.tokenizer).items():
-            found.setdefault(length, {})[number] = joint
-    if not found:
-        raise PadirError("no sentence has several right translations of one length: give more sentences")
-    chosen = found[max(found, key=lambda length: (len(found[length]), -length))]
-    some = dataclasses.replace(
-        test_set,
-        sources=[test_set.sources[number] for number in chosen],
-        references=[test_set.references[number] for number in chosen],
-    )
-    ids = translator.tokenizer.ids
-    return Truth(test_set.task, [*chosen.values()], ids.end_regular - ids.first_regular, draws, some)
+def wordings(rng: np.random.Generator) -> Joint:
+    """Five random wordings; the likeliest token of every position, together, are none of them."""
+    while True:
+        tokens_KL = spins(rng.choice(1 << LENGTH, _WORDINGS, replace=False), LENGTH) > 0
+        prob_K = rng.dirichlet(np.full(_WORDINGS, 5.0))
+        likeliest_L = prob_K @ tokens_KL > 0.5
+        if not (tokens_KL == likeliest_L).all(-1).any():
+            return Joint(tokens_KL.astype(int), prob_K)
 
 
-def ising_truths(draws: int) -> list[Truth]:
-    """The two Ising models of the paper's figures 1 and 2; a state is a sentence of six tokens, each + or -."""
-    nothing = TestSet("", "", "", [], [])
-    found = []
-    for name, make in _ISING.items():
-        state_SN = (spins(np.arange(1 << _SPINS), _SPINS) > 0).astype(int)
-        found.append(Truth(name, [Joint(state_SN, distribution(make(_SPINS)))], 2, draws, nothing))
-    return found
+def spin_glass(rng: np.random.Generator) -> Joint:
+    """An Ising model with couplings from N(0, 1) and fields from N(0, 0.1²)."""
+    half_NN = np.triu(rng.normal(size=(LENGTH, LENGTH)), 1)
+    model = Ising(half_NN + half_NN.T, 0.1 * rng.normal(size=LENGTH))
+    tokens_SN = spins(np.arange(1 << LENGTH), LENGTH) > 0
+    return Joint(tokens_SN.astype(int), distribution(model))
 
 
 class Errors(NamedTuple):
-    """Means over sentences of the errors that this module's docstring defines."""
+    """The errors of each target that this module's docstring defines."""
 
-    not_right: float
-    tv: float
-    kl: float
+    not_right: Float[np.ndarray, " G"]
+    tv: Float[np.ndarray, " G"]
+    kl: Float[np.ndarray, " G"]
 
 
 def errors(counts: Sequence[np.ndarray], truth: Sequence[Joint], draws: int) -> Errors:
-    """Errors of counts of right answers among `draws` outputs of every sentence; sentences may have different K.
+    """Errors of counts of right answers among `draws` outputs of every target; targets may have different K.
 
     >>> joint = Joint(np.array([[7, 8], [8, 7]]), np.array([0.5, 0.5]))
-    >>> errors([np.array([50, 0])], [joint], 100)[:2]
-    (0.5, 0.5)
+    >>> [each.tolist() for each in errors([np.array([50, 0])], [joint], 100)[:2]]
+    [[0.5], [0.5]]
     """
     found = []
     for count_K, joint in zip(counts, truth, strict=True):
@@ -149,17 +140,7 @@ def errors(counts: Sequence[np.ndarray], truth: Sequence[Joint], draws: int) -> 
         tv = (np.abs(count_K / draws - joint.prob_K).sum() + rest) / 2
         smooth_K = (count_K + 0.5) / (draws + (len(count_K) + 1) / 2)
         found.append((rest, tv, (joint.prob_K * np.log(joint.prob_K / smooth_K)).sum()))
-    return Errors(*(float(mean) for mean in np.mean(found, axis=0)))
-
-
-def sampling_floor(truth: Truth, seed: int, repeats: int = 20) -> Errors:
-    """Errors of draws from the truth itself, as many as the outputs of a strategy; means over `repeats` rounds."""
-    rng = np.random.default_rng(seed)
-    rounds = [
-        errors([rng.multinomial(truth.draws, joint.prob_K) for joint in truth.joints], truth.joints, truth.draws)
-        for _ in range(repeats)
-    ]
-    return Errors(*(float(mean) for mean in np.mean(rounds, axis=0)))
+    return Errors(*np.array(found).T)
 
 
 def suits(strategy: Strategy, canvas: str) -> bool:
@@ -168,41 +149,23 @@ def suits(strategy: Strategy, canvas: str) -> bool:
     return not unmet & getattr(strategy, "needs", frozenset())
 
 
-def of_oracle(truth: Truth, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, float]:
-    """(errors, mean number of passes) of a strategy with the exact decoder."""
-    oracle = ExactDecoder.of(truth.joints, truth.pieces)
-    key = jax.random.key(seed)
-    corruption = CANVASES[canvas]
-    tokens_GRL, passes_GR = decode(key, oracle, steps, strategy=strategy, corruption=corruption, draws=truth.draws)
+def errors_of(targets: Targets, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, np.ndarray]:
+    """(errors, mean number of passes) of a strategy at each target, with the exact decoder."""
+    oracle = ExactDecoder.of(targets.joints, targets.pieces)
+    key, corruption = jax.random.key(seed), CANVASES[canvas]
+    tokens_GRL, passes_GR = decode(key, oracle, steps, strategy=strategy, corruption=corruption, draws=targets.draws)
     counts = []
-    for tokens_RL, joint in zip(tokens_GRL, truth.joints, strict=True):
+    for tokens_RL, joint in zip(tokens_GRL, targets.joints, strict=True):
         _, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
         counts.append(_count(tokens_RL, FIRST + index_KL.reshape(joint.tokens_KL.shape)))
-    return errors(counts, truth.joints, truth.draws), float(passes_GR.mean())
+    return errors(counts, targets.joints, targets.draws), passes_GR.mean(-1)
 
 
-def of_model(
-    translator: Translator, truth: Truth, strategy: str, canvas: str, steps: int, decoding: Decoding, draws: int
-) -> Errors | None:
-    """Errors of a model with the same strategy, canvas and length; None if it cannot run them.
-
-    The `draws` outputs of a sentence have different seeds: the seed of `decoding` and the numbers after it.
-    """
-    try:
-        made = with_strategy(
-            translator, dataclasses.replace(decoding, canvas=CANVASES[canvas]), parse_strategy(strategy)
-        )
-    except PadirError:
-        return None
-    counts = [np.zeros(len(joint.prob_K), int) for joint in truth.joints]
-    lengths = [truth.length + 1] * len(counts)
-    for draw in range(draws):
-        one_draw = dataclasses.replace(made, num_steps=steps, seed=decoding.seed + draw)
-        for one in refined(translator, truth.test_set, one_draw, lengths):
-            for row, number in one.rows():
-                output_L = one.tokens_TBL[-1, row, : truth.length]
-                counts[number] += _count(output_L[None], truth.joints[number].tokens_KL)
-    return errors(counts, truth.joints, draws)
+def errors_of_draws(targets: Targets, seed: int) -> Errors:
+    """Errors of draws from the truth itself, as many as the outputs of a strategy."""
+    rng = np.random.default_rng(seed)
+    counts = [rng.multinomial(targets.draws, joint.prob_K) for joint in targets.joints]
+    return errors(counts, targets.joints, targets.draws)
 
 
 def _count(tokens_RL: Int[np.ndarray, "R L"], answer_KL: Int[np.ndarray, "K L"]) -> Int[np.ndarray, " K"]:
@@ -210,96 +173,72 @@ def _count(tokens_RL: Int[np.ndarray, "R L"], answer_KL: Int[np.ndarray, "K L"])
     return (tokens_RL[:, None] == answer_KL).all(-1).sum(0)
 
 
-def strategies_of(names: Sequence[str] | None) -> Iterator[tuple[str, Strategy, str]]:
-    """(name, strategy, canvas) of every audit: the named strategies, else `STRATEGIES`, each with every fitting canvas.
+def strategies_of(own: Sequence[str] = (), names: Sequence[str] | None = None) -> Iterator[tuple[str, Strategy, str]]:
+    """(name, strategy, canvas) of every audit: own strategies and the named ones (else `STRATEGIES`).
+
+    Args:
+      own: strategies of the user, each as MODULE:NAME, a class or an instance.
 
     Raises:
-      PadirError: a name is unknown; this is noticed before the first audit.
+      PadirError: a name is unknown, or is no strategy; this is noticed before the first audit.
     """
-    made = {name: parse_strategy(name) for name in (STRATEGIES if names is None else names)}
+    made = {name: _own(name) for name in own}
+    made |= {name: parse_strategy(name) for name in (STRATEGIES if names is None else names)}
     return ((name, one, canvas) for name, one in made.items() for canvas in CANVASES if suits(one, canvas))
 
 
-COLUMNS = ("truth", "canvas", "strategy", "steps", "passes", "not_right", "tv", "kl", "model_not_right", "model_tv")
-_LABELS = {"tv": "total variation from the truth", "not_right": "outputs that are no right answer"}
-_AGAINST = {name: (label, f"model_{name}") for name, label in _LABELS.items()}
-_ISING_OUTPUTS = 16  # times the outputs of a sentence: two models instead of many sentences, and more states
+def _own(name: str) -> Strategy:
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        remedy = "write MODULE:NAME, and set PYTHONPATH to the folder of its module"
+        raise PadirError(f"no strategy {name} ({error})", remedy=remedy) from None
+    strategy = found() if isinstance(found, type) else found
+    if not isinstance(strategy, Strategy):
+        raise PadirError(name, "a strategy, with init, step and stop", type(strategy).__name__)
+    return strategy
 
 
-def analyse(
-    translator: Translator, test_set: TestSet, decoding: Decoding, options: AnalysisOptions, tell: Tell
-) -> Findings:
-    """Measures every strategy with an exact decoder, on the built-in corpus and on two Ising models.
+ERRORS = ("not_right", "tv", "kl")
+COLUMNS = ("targets", "canvas", "strategy", "steps", "passes", "not_right", "not_right_±", "tv", "tv_±", "kl", "kl_±")
+
+
+def analyse(own: Sequence[str], names: Sequence[str] | None, each: int, draws: int, seed: int, tell: Tell) -> Findings:
+    """Measures own and published strategies with exact decoders.
+
+    Args:
+      each: n, number of targets of a family.
+      draws: R, number of outputs of each target.
 
     Raises:
-      PadirError: the sentences are not those of toy_de_en, or a strategy is unknown.
+      PadirError: a strategy is unknown.
     """
-    if test_set.task != refining.TOY or test_set.source_language != "de":
-        raise PadirError("the corpus", "toy_de_en, whose right translations are known", test_set.task or "none")
-    wanted = list(strategies_of(options.strategies))
-    toy = toy_truth(translator, test_set, options.outputs)
-    ising = ising_truths(_ISING_OUTPUTS * options.outputs) if options.ising else []
-    tell(f"{len(toy.joints):,} sentences of {toy.length + 1} tokens with several right translations of this length")
+    wanted = list(strategies_of(own, names))
+    targets = Targets.of(each, draws, seed)
     rows: list[Row] = []
-    for truth in (toy, *ising):
-        for name, strategy, canvas in wanted:
-            for steps in truth.steps():
-                found, passes = of_oracle(truth, strategy, canvas, steps, decoding.seed)
-                row: Row = {"truth": truth.name, "canvas": canvas, "strategy": name, "steps": steps, "passes": passes}
-                row |= found._asdict()
-                if options.model_outputs and truth is toy:
-                    own = of_model(translator, toy, name, canvas, steps, decoding, options.model_outputs)
-                    row |= {} if own is None else {"model_not_right": own.not_right, "model_tv": own.tv}
-                rows.append(row)
-                tell(cell(row))
-    floors = {truth.name: sampling_floor(truth, decoding.seed)._asdict() for truth in (toy, *ising)}
-    if options.model_outputs:
-        floors["model"] = sampling_floor(dataclasses.replace(toy, draws=options.model_outputs), decoding.seed)._asdict()
-    about: dict[str, Any] = {
-        "measured": len(toy.joints),
-        "length": toy.length + 1,
-        "pieces": toy.pieces,
-        "outputs": toy.draws,
-        "model_outputs": options.model_outputs,
-        "floors": floors,
-    }
-    return Findings(rows, about, _sections(rows))
+    for name, strategy, canvas in wanted:
+        for steps in targets.steps():
+            found, passes_G = errors_of(targets, strategy, canvas, steps, seed)
+            rows += _rows(targets, found, canvas=canvas, strategy=name, steps=steps, passes=passes_G)
+        tell(cell(rows[-1]))
+    draws_of_truth = errors_of_draws(targets, seed)
+    rows += _rows(targets, draws_of_truth, canvas="", strategy=DRAWS, steps=0, passes=np.zeros(len(targets.joints)))
+    text = (
+        f"Means over {each} targets of a family, ± half of the 95 % interval over targets; {draws:,} outputs of each."
+        " not right: share of outputs that are no right answer; tv, kl: total variation and divergence of the outputs"
+        " from the true distribution."
+    )
+    picture = plotting.png(plotting.draw_audit, rows, {*own}, DRAWS)
+    sections = [Section("Strategies with exact conditionals", text, {"strategies": picture}, rows)]
+    return Findings(rows, {"n": each, "outputs": draws}, sections)
 
 
-def _merged(rows: list[Row], columns: Iterable[str]) -> list[Row]:
-    """Rows in which strategies whose columns agree to 0.01 are merged, as "padir and 2 others"."""
-    lines: dict[str, list[Row]] = {}
-    for row in rows:
-        lines.setdefault(row["strategy"], []).append(row)
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for strategy, line in lines.items():
-        alike.setdefault(tuple(round(row[name], 2) for row in line for name in columns), []).append(strategy)
-    named = {each[0]: f"{each[0]} and {len(each) - 1} others" if len(each) > 1 else each[0] for each in alike.values()}
-    return [{**row, "strategy": named[row["strategy"]]} for row in rows if row["strategy"] in named]
-
-
-def _sections(rows: list[Row]) -> list[Section]:
-    sections = []
-    for truth in dict.fromkeys(row["truth"] for row in rows):
-        mine = [row for row in rows if row["truth"] == truth]
-        labels = dict(_LABELS)
-        if not any(row["not_right"] for row in mine):
-            del labels["not_right"]  # every state of an Ising model is right
-        pictures = {}
-        for canvas in dict.fromkeys(row["canvas"] for row in mine):
-            here = [row for row in mine if row["canvas"] == canvas]
-            pictures[f"{truth} {canvas}"] = plotting.png(plotting.draw_outcomes, _merged(here, labels), labels)
-            if any("model_tv" in row for row in here):
-                pictures[f"{truth} {canvas} model"] = plotting.png(plotting.draw_errors, here, _AGAINST)
-        sections.append(
-            Section(
-                f"Every strategy beside exact conditionals: {truth}",
-                "not right: share of outputs that are no right answer; tv, kl: total variation and divergence of the"
-                " outputs from the true distribution, means over sentences. A column of the model, if there is one, is"
-                " that of the model at the same sentences, length, strategy and canvas: what its error has beyond the"
-                " strategy's own is the model's.",
-                pictures,
-                mine,
-            )
-        )
-    return sections
+def _rows(targets: Targets, found: Errors, passes: np.ndarray, **about: Any) -> Iterator[Row]:
+    for family in dict.fromkeys(targets.families):
+        mine_G = np.array(targets.families) == family
+        row: Row = {"targets": family, **about, "passes": float(passes[mine_G].mean())}
+        for name in ERRORS:
+            value_G = getattr(found, name)[mine_G]
+            row[name] = float(value_G.mean())
+            row[f"{name}_±"] = float(1.96 * value_G.std(ddof=1) / np.sqrt(len(value_G))) if len(value_G) > 1 else 0.0
+        yield row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -218,25 +218,32 @@ def draw_outcomes(
     _legend(figure, panels)
 
 
-def draw_errors(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, tuple[str, str]]) -> None:
-    """Draws lines from the exact value to the model's (lower and darker with more passes), a panel for each column."""
-    rows = [row for row in rows if all(model in row for _, model in labels.values())]
-    strategies = list(dict.fromkeys(row["strategy"] for row in rows))
-    counts = sorted({row["steps"] for row in rows})
-    figure.set_size_inches(4.6 * len(labels), 1.6 + 0.12 * len(strategies) * (len(counts) + 1))
-    panels = figure.subplots(1, len(labels), squeeze=False, sharey=True)[0]
-    for axes, (exact, (title, model)) in zip(panels, labels.items(), strict=True):
-        for number, count in enumerate(counts, 1):
-            mine = [row for row in rows if row["steps"] == count]
-            place = [strategies.index(row["strategy"]) + number / (len(counts) + 1) for row in mine]
-            low, high = ([row[column] for row in mine] for column in (exact, model))
-            style = {"color": COLOURS[0], "alpha": (number + 1) / (len(counts) + 1)}
-            axes.hlines(place, low, high, linewidth=1.2, **style)
-            axes.plot(low, place, "o", markerfacecolor="white", markersize=4, **style)
-            axes.plot(high, place, "o", markersize=4, label=f"{count} pass{'es' * (count > 1)}", **style)
-        axes.set(title=title, xlabel="hollow: exact conditionals, full: the model", ylim=(len(strategies), 0))
-        axes.set_yticks([number + 0.5 for number in range(len(strategies))], strategies, fontsize=8)
-        axes.grid(alpha=0.25, axis="x")
+def draw_audit(figure: Any, rows: Sequence[Mapping[str, Any]], own: Set[str], draws: str) -> None:
+    """Draws a line of points for each strategy, one for each number of passes; a panel for each family of targets.
+
+    Args:
+      own: strategies whose names are bold.
+      draws: the strategy whose value is a vertical line in each panel.
+    """
+    kinds = {"mask": ("o", "full"), "uniform": ("s", "none")}
+    strategies = [name for name in dict.fromkeys(row["strategy"] for row in rows) if name != draws]
+    counts = sorted({row["steps"] for row in rows if row["strategy"] != draws})
+    families = list(dict.fromkeys(row["targets"] for row in rows))
+    figure.set_size_inches(4.2 * len(families), 1.6 + 0.24 * len(strategies))
+    panels = figure.subplots(1, len(families), squeeze=False, sharey=True)[0]
+    for axes, family in zip(panels, families, strict=True):
+        axes.axvline(*(row["tv"] for row in rows if row["targets"] == family and row["strategy"] == draws), color="0.6")
+        for (kind, (marker, fill)), (number, count) in itertools.product(kinds.items(), enumerate(counts, 1)):
+            mine = [row for row in rows if (row["targets"], row["canvas"], row["steps"]) == (family, kind, count)]
+            place = [strategies.index(row["strategy"]) + (0.15 if kind == "uniform" else -0.15) for row in mine]
+            style = {"marker": marker, "fillstyle": fill, "alpha": (number + 1) / (len(counts) + 1), "markersize": 4}
+            label = f"{'masks' if kind == 'mask' else 'random'}, {count} pass{'es' * (count > 1)}"
+            axes.plot([row["tv"] for row in mine], place, linestyle="", color=COLOURS[0], label=label, **style)
+        axes.set(title=family, xlabel="total variation from the truth", xlim=(0, 1), ylim=(len(strategies) - 0.5, -0.5))
+        axes.set_yticks(range(len(strategies)), strategies, fontsize=8)
+        axes.grid(alpha=0.25)
+        for text in axes.get_yticklabels():
+            text.set_fontweight("bold" if text.get_text() in own else "normal")
     _legend(figure, panels, len(counts))
 
 

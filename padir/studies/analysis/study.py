@@ -37,9 +37,8 @@ class AnalysisOptions:
       strategies: strategies as the command line names them (refinement, oracle). None runs all strategies; "refinement"
         runs all that the model supports, at temperature 0.
       passes: numbers of decoder passes that every strategy gets (refinement), or that are scheduled (schedule).
-      outputs: number of outputs of each sentence with the exact decoder (oracle).
-      model_outputs: number of outputs of each sentence by the model itself; 0 leaves the model out (oracle).
-      ising: measure the strategies on two Ising models, too (oracle).
+      targets: n, number of targets of each family (oracle).
+      outputs: R, number of outputs of each target (oracle).
 
     Raises:
       PadirError: a value out of its range.
@@ -52,15 +51,14 @@ class AnalysisOptions:
     given: str = "source"
     strategies: tuple[str, ...] | None = None
     passes: tuple[int, ...] = (1, 2, 4, 10)
+    targets: int = 32
     outputs: int = 200
-    model_outputs: int = 0
-    ising: bool = True
 
     def __post_init__(self):
         checks.one_of(("source", "draft"), given=self.given)
         checks.counts(1, passes=min(self.passes, default=0))
-        checks.counts(0, examples=self.examples, model_outputs=self.model_outputs)
-        checks.counts(1, outputs=self.outputs)
+        checks.counts(0, examples=self.examples)
+        checks.counts(1, targets=self.targets, outputs=self.outputs)
         checks.counts(2, values=self.values)
 
 

@@ -56,10 +56,14 @@ def check_all(
     return findings
 
 
+SHARP = 0.01  # a smaller margin says that a model nearly reaches the bound, or that an equality holds
+
+
 def verdict(finding: Finding) -> str:
-    """The table's verdict on a statement, such as "holds" or "fails, as it should"."""
+    """The table's verdict on a statement: "checked sharply", "holds loosely" or "fails, as it should"."""
     if finding.as_expected:
-        return "holds" if finding.holds else "fails, as it should"
+        checked = "checked sharply" if finding.margin < SHARP else "holds loosely"
+        return checked if finding.holds else "fails, as it should"
     return "FAILS" if finding.statement.true else "HOLDS, unlike expected"
 
 

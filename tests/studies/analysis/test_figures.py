@@ -35,15 +35,26 @@ def test_axes_say_what_they_measure():
         assert figure.axes[0].get_xscale() == ("log" if "log" in label else "linear")
 
 
-def test_errors_lead_from_the_exact_value_to_the_models():
-    """Lines of more passes are lower and darker; a strategy that the model does not have is left out."""
+def test_the_audit_has_a_line_for_each_strategy():
+    """Points of more passes are darker, hollow ones began with random pieces, and one's own strategy is bold."""
     figure = Figure()
-    rows = [{"strategy": "padir", "steps": n, "tv": n / 10, "model_tv": n / 5} for n in (1, 2)]
-    plotting.draw_errors(figure, [*rows, {"strategy": "p2", "steps": 1, "tv": 0.5}], {"tv": ("variation", "model_tv")})
+    rows = [
+        {"targets": "wordings", "canvas": kind, "strategy": name, "steps": n, "tv": n / 10}
+        for kind, name, n in [
+            ("mask", "mine:It", 1),
+            ("mask", "mine:It", 2),
+            ("uniform", "p2", 1),
+            ("uniform", "p2", 2),
+        ]
+    ]
+    truth = {"targets": "wordings", "canvas": "", "strategy": "draws", "steps": 0, "tv": 0.05}
+    plotting.draw_audit(figure, [*rows, truth], {"mine:It"}, "draws")
     (axes,) = figure.axes
-    one, two = (each.get_segments()[0].tolist() for each in axes.collections[:2])
-    assert [one[0][0], one[1][0], two[0][0], two[1][0]] == [0.1, 0.2, 0.2, 0.4]
-    assert one[0][1] < two[0][1] and axes.get_ylim() == (1, 0)
-    assert axes.collections[0].get_alpha() < axes.collections[1].get_alpha()
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["padir"]
-    assert axes.get_title() == "variation" and axes.get_xlabel() == "hollow: exact conditionals, full: the model"
+    vertical, *points = axes.lines
+    assert list(vertical.get_xdata()) == [0.05, 0.05]
+    shown = {each.get_label(): (each.get_xdata().tolist(), each.get_fillstyle(), each.get_alpha()) for each in points}
+    assert [shown[f"masks, {name}"][0] for name in ("1 pass", "2 passes")] == [[0.1], [0.2]]
+    assert shown["masks, 1 pass"][1] == "full" and shown["random, 2 passes"][1] == "none"
+    assert shown["masks, 1 pass"][2] < shown["masks, 2 passes"][2]
+    labels = {label.get_text(): label.get_fontweight() for label in axes.get_yticklabels()}
+    assert labels == {"mine:It": "bold", "p2": "normal"} and axes.get_title() == "wordings"

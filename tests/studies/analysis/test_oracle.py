@@ -1,6 +1,5 @@
 """The exact decoder, and errors of strategies beside it that a person can compute."""
 
-import dataclasses
 import itertools
 import json
 
@@ -9,28 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import IDS, canvas, given
-from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError
-from padir.data.toy import ToyDeEn
-from padir.evaluation import TestSet
-from padir.refinement import STRATEGIES, Mask, MaskPredict, SundaeSampling, Uniform, parse_strategy
+from padir import PadirError
+from padir.refinement import STRATEGIES, Mask, MaskPredict, SundaeSampling, parse_strategy
 from padir.studies.analysis import analyses, audit
-from padir.studies.analysis.study import Pass
 from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint, decode, noise_rate
-from padir.text.tokenizer import train
 
 PIECES = 300
 TWO = Joint(np.array([[7, 8], [8, 7]]), np.array([0.5, 0.5]))  # two right answers that differ in both positions
 FIVE = Joint(np.array([[9, 9, 9], [9, 8, 7], [7, 8, 9], [8, 8, 8], [7, 9, 8]]), np.array([0.35, 0.25, 0.2, 0.15, 0.05]))
 
 
-def truth(joint, draws=4_000):
-    return audit.Truth("hand", [joint], PIECES, draws, TestSet("", "", "", [], []))
+def targets(joint, draws=4_000):
+    return audit.Targets(["hand"], [joint], PIECES, draws)
 
 
 def of(joint, strategy, steps, canvas="mask", draws=4_000):
-    return audit.of_oracle(truth(joint, draws), parse_strategy(strategy), canvas, steps, 0)[0]
+    found, _ = audit.errors_of(targets(joint, draws), parse_strategy(strategy), canvas, steps, 0)
+    return audit.Errors(*(float(each[0]) for each in found))
 
 
 def weights(joint, shown_L, rate):
@@ -136,8 +131,8 @@ def test_one_position_a_pass_gives_the_truth():
         chain = sum(float(log_prob_BLV[i, i, answer_L[i]]) for i in range(3))
         assert np.exp(chain) == pytest.approx(prob, rel=1e-5)
     exact, rough = (of(FIVE, "block_gibbs:block=9", steps) for steps in (4, 1))
-    floor = audit.sampling_floor(truth(FIVE), 0)
-    assert exact.not_right == 0 and exact.tv < 3 * floor.tv < 0.06 and exact.kl < 0.005
+    floor = audit.errors_of_draws(targets(FIVE), 0)
+    assert exact.not_right == 0 and exact.tv < 3 * floor.tv[0] < 0.06 and exact.kl < 0.005
     # In one pass all positions are drawn alone: of 27 products the five answers have these.
     single = [(0.25, 0.15, 0.6), (0, 0.6, 0.4), (0.25, 0.2, 0.55)]
     product = [np.prod([single[i][token - 7] for i, token in enumerate(row)]) for row in FIVE.tokens_KL]
@@ -151,9 +146,9 @@ def test_a_single_right_answer_leaves_no_error(name):
     for kind in audit.CANVASES:
         if audit.suits(strategy, kind):
             for steps in (1, 2, 5):
-                found, passes = audit.of_oracle(truth(only, 20), strategy, kind, steps, 0)
-                assert found.not_right == found.tv == 0, (kind, steps)
-                assert 1 <= passes <= steps
+                found, passes_G = audit.errors_of(targets(only, 20), strategy, kind, steps, 0)
+                assert found.not_right[0] == found.tv[0] == 0, (kind, steps)
+                assert 1 <= passes_G[0] <= steps
 
 
 def test_the_rate_is_the_share_of_noise():
@@ -183,18 +178,18 @@ def test_errors_of_counts():
 def test_the_floor_is_that_of_draws_from_the_truth():
     """The mean absolute deviation of the share of R fair coins is about sqrt(1 / (2 pi R))."""
     for draws in (100, 2_500):
-        floor = audit.sampling_floor(truth(TWO, draws), 0, repeats=400)
-        assert floor.tv == pytest.approx(1 / np.sqrt(2 * np.pi * draws), rel=0.1)
-        assert floor.not_right == 0
+        found = audit.errors_of_draws(audit.Targets(["hand"] * 400, [TWO] * 400, PIECES, draws), 0)
+        assert found.tv.mean() == pytest.approx(1 / np.sqrt(2 * np.pi * draws), rel=0.1)
+        assert (found.not_right == 0).all()
 
 
 def test_numbers_of_passes():
-    assert truth(FIVE).steps() == [1, 2, 4]
-    assert truth(Joint(np.zeros((1, 8), int), np.ones(1))).steps() == [1, 2, 4, 8, 9]
+    assert targets(FIVE).steps() == [1, 2, 4]
+    assert targets(Joint(np.zeros((1, 8), int), np.ones(1))).steps() == [1, 2, 4, 8, 9]
 
 
 def test_masks_are_for_masked_canvases():
-    pairs = {(name, kind) for name, _, kind in audit.strategies_of(None)}
+    pairs = {(name, kind) for name, _, kind in audit.strategies_of()}
     masks_only = {"block_gibbs", "block_gibbs:block=99", "independent_parallel", "easy_first"}
     assert pairs == {
         (name, kind)
@@ -204,73 +199,65 @@ def test_masks_are_for_masked_canvases():
     }
     assert {name.partition(":")[0] for name in audit.STRATEGIES} == {*STRATEGIES}
     with pytest.raises(PadirError, match="no strategy is called 'paddir'"):
-        audit.strategies_of(["padir", "paddir"])
+        audit.strategies_of(names=["padir", "paddir"])
 
 
-def test_ising_models_are_the_papers():
-    flat, peaky = audit.ising_truths(10)
-    assert flat.joints[0].tokens_KL.shape == (64, 6) and flat.pieces == 2
-    prob_K, tokens_KL = peaky.joints[0].prob_K, peaky.joints[0].tokens_KL
-    modes = [(tokens_KL == value).all(-1) for value in (1, 0)]
-    assert prob_K[modes[0]] > prob_K[modes[1]] > 0.1  # fields are above 0: the larger mode is +1
-    assert prob_K.sum() == pytest.approx(1)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_likeliest_tokens_are_no_wording(seed):
+    joint = audit.wordings(np.random.default_rng(seed))
+    assert joint.tokens_KL.shape == (5, 6) and len(np.unique(joint.tokens_KL, axis=0)) == 5
+    assert joint.prob_K.sum() == pytest.approx(1)
+    likeliest_L = [int(joint.prob_K[joint.tokens_KL[:, i] == 1].sum() > 0.5) for i in range(6)]
+    assert likeliest_L not in joint.tokens_KL.tolist()
 
 
-def test_outputs_of_a_model_are_counted(translator, monkeypatch):
-    """A model that writes the first answer of one sentence with every seed, and of the other with every second."""
-    ids = np.array([[7, 8, 1], [8, 7, 1]])
-    seeds, sentences = [], TestSet("toy_de_en", "de", "en", ["a", "b"], ["a", "b"])
-
-    def refined(translator, test_set, decoding, lengths):
-        assert lengths == [3, 3] and test_set is sentences and decoding.num_steps == 4
-        seeds.append(decoding.seed)
-        tokens_BL = np.array([ids[0], ids[0] if len(seeds) % 2 else [7, 7, 1]])
-        yield Pass([1, 0], None, None, np.stack([tokens_BL * 0, tokens_BL]), None, None)
-
-    monkeypatch.setattr(audit, "with_strategy", lambda translator, decoding, strategy: decoding)
-    monkeypatch.setattr(audit, "refined", refined)
-    both = audit.Truth("toy_de_en", [TWO, TWO], PIECES, 10, sentences)
-    found = audit.of_model(translator, both, "padir", "uniform", 4, Decoding(seed=5), 4)
-    assert seeds == [5, 6, 7, 8]
-    assert found.not_right == pytest.approx((0 + 0.5) / 2)
-    assert found.tv == pytest.approx((0.5 + 0.5) / 2)
+def test_spin_glasses_have_several_modes():
+    """A mode is a state that is likelier than every state that differs from it in one spin."""
+    modes = []
+    for seed in range(20):
+        joint = audit.spin_glass(np.random.default_rng(seed))
+        assert joint.tokens_KL.shape == (64, 6) and joint.prob_K.sum() == pytest.approx(1)
+        index = {tuple(row): k for k, row in enumerate(joint.tokens_KL.tolist())}
+        near = [[index[(*row[:i], 1 - row[i], *row[i + 1 :])] for i in range(6)] for row in index]
+        modes.append((joint.prob_K > joint.prob_K[near].max(-1)).sum())
+    assert min(modes) >= 1 and np.mean(modes) >= 2
 
 
-def test_a_strategy_that_the_model_cannot_run_has_no_errors(tokenizer):
-    translator = random_translator(tokenizer, corruption=Uniform())
-    assert audit.of_model(translator, truth(TWO), "mask_predict", "mask", 1, Decoding(), 1) is None
+MINE = MaskPredict()
 
 
-SOURCES = ["Er gibt dem Kind den Ball.", "Im Februar zeigt sein Mann Maria einen Hut."]
-
-
-def test_the_subject_measures_the_commonest_length(tmp_path):
-    """The first sentence is left out: its right translations differ in length. The second has four, of two lengths."""
+def test_ones_own_strategy_stands_beside_the_others(tmp_path):
     pytest.importorskip("matplotlib")
-    lines = [line for pair in ToyDeEn(num_train=600).pairs("train") for line in pair]
-    translator = random_translator(train(lines, tmp_path / "v.model", size=600), max_length=40)
-    test_set = TestSet("toy_de_en", "de", "en", SOURCES, ["", ""])
-    options = dataclasses.replace(
-        analyses.AnalysisOptions(), strategies=("mask_predict", "block_gibbs"), outputs=30, model_outputs=2, ising=False
-    )
-    found = analyses.run("oracle", translator, test_set, Decoding(), options, output=str(tmp_path), tell=print)
-    chosen = audit.toy_truth(translator, test_set, 30)
-    assert found["measured"] == 1 and chosen.test_set.sources == SOURCES[1:]
-    assert found["length"] == chosen.length + 1
-    assert {(row["strategy"], row["canvas"]) for row in found["rows"]} == {
-        ("mask_predict", "mask"),
-        ("mask_predict", "uniform"),
-        ("block_gibbs", "mask"),
+    options = analyses.AnalysisOptions(strategies=("mask_predict", "block_gibbs"), targets=3, outputs=20)
+    own = f"{__name__}:MINE"
+    found = analyses.run_oracle([own], options, output=str(tmp_path), tell=print)
+    rows = {(row["targets"], row["canvas"], row["strategy"], row["steps"]): row for row in found["rows"]}
+    assert {key[:3] for key in rows} == {
+        *itertools.product(("wordings", "spin glasses"), ("mask", "uniform"), (own, "mask_predict")),
+        *itertools.product(("wordings", "spin glasses"), ("mask",), ("block_gibbs",)),
+        *itertools.product(("wordings", "spin glasses"), ("",), (audit.DRAWS,)),
     }
-    assert [row["steps"] for row in found["rows"] if row["strategy"] == "block_gibbs"] == chosen.steps()
-    assert found["floors"]["toy_de_en"]["not_right"] == 0
-    assert found["floors"]["model"]["tv"] > found["floors"]["toy_de_en"]["tv"] > 0  # of 2 outputs, of 30
+    assert {key[3] for key in rows if key[2] == own} == {1, 2, 4, 7}
+    one, same = (rows["wordings", "mask", name, 1] for name in (own, "mask_predict"))
+    assert {**one, "strategy": ""} == {**same, "strategy": ""}
+    assert one["not_right"] == one["tv"] == 1 and one["tv_±"] == 0  # the likeliest tokens are never right
+    assert all(row["not_right"] == 0 for row in rows.values() if row["targets"] == "spin glasses")
+    assert rows["spin glasses", "mask", "block_gibbs", 7]["tv_±"] > 0
     assert json.loads((tmp_path / "oracle.json").read_text())["rows"] == found["rows"]
-    assert (tmp_path / "oracle_toy_de_en_mask.png").read_bytes()[:4] == b"\x89PNG"
-    # The model was trained with random pieces: it has a column, and a picture, for this canvas alone.
-    assert {row["canvas"] for row in found["rows"] if "model_tv" in row} == {"uniform"}
-    assert all(row["model_not_right"] == 1 for row in found["rows"] if "model_tv" in row)  # it has learned nothing
-    drawn = {path.name for path in tmp_path.glob("*_model.png")}
-    assert drawn == {"oracle_toy_de_en_uniform_model.png"}
-    with pytest.raises(PadirError, match="toy_de_en"):
-        analyses.run("oracle", translator, dataclasses.replace(test_set, task="numbers"), Decoding(), options)
+    assert (tmp_path / "oracle_strategies.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_interval_is_over_targets():
+    found = audit.Errors(*np.array([[0.1, 0.3, 0.5, 0.7]] * 3))
+    (row,) = audit._rows(audit.Targets(["hand"] * 4, [TWO] * 4, PIECES, 1), found, passes=np.ones(4))
+    assert row["tv"] == pytest.approx(0.4)
+    assert row["tv_±"] == pytest.approx(1.96 * np.sqrt((0.09 + 0.01) * 2 / 3) / 2)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [("no_such_module:Mine", "no strategy no_such_module:Mine"), ("math:pi", "math:pi must be a strategy")],
+)
+def test_what_is_no_strategy(name, message):
+    with pytest.raises(PadirError, match=message):
+        audit.strategies_of([name])
