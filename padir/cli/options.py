@@ -119,6 +119,7 @@ _DECODING: dict[str, tuple[Any, str | None]] = {
     "seed": (int, None),
     "precision": (str, None),
     "draft": (str, "MODEL"),
+    "keep": (str, "KIND"),
 }
 # Options that take several values, each of which makes a row of the table.
 _SEVERAL_REFINING = ("num_steps", "strategy", "top_k", "rerank", "blank_penalty")
@@ -141,6 +142,8 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, wit
             settings = {"choices": choices, "type": str}
         if several and name in SEVERAL:
             settings["nargs"] = "+"
+        if name == "keep":
+            settings["action"] = "append"
         if name not in without:
             setting(group, "padir.decoding:Decoding", name, OF_FIELD, **settings)
 

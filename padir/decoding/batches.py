@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from padir.decoding.alignment import Aligner, Read
 from padir.decoding.autoregressive import score_drafts
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -23,6 +25,7 @@ from padir.models.encoder import Encoded
 from padir.models.length import log_probs
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS, sorted_batches
+from padir.text.marks import Marked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +33,17 @@ class SourceBatch:
     """Sentences that are decoded together, with the encoder's input for each (`LoadedModel.source_tokens`).
 
     `target_lengths` are in tokens, EOS included; None to predict them. For a causal model they are length limits.
+    `marked` has the spans that must stand in each translation, None for a sentence without any.
     """
 
     texts: Sequence[str]
     tokens: Sequence[list[int]]
     target_lengths: Sequence[int] | None = None
+    marked: Sequence[Marked | None] = ()
+
+    def spans(self, b: int) -> Marked | None:
+        """The spans that must stand in the translation of sentence b; None without any."""
+        return self.marked[b] if self.marked else None
 
 
 @flax.struct.dataclass
@@ -67,16 +76,23 @@ class Written(NamedTuple):
 
 
 def source_batches(
-    texts: Sequence[str], tokens: Sequence[list[int]], batch_size: int, *, target_lengths: Sequence[int] | None = None
+    texts: Sequence[str],
+    tokens: Sequence[list[int]],
+    batch_size: int,
+    *,
+    target_lengths: Sequence[int] | None = None,
+    marked: Sequence[Marked | None] = (),
 ) -> Iterator[tuple[list[int], SourceBatch]]:
     """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
     The arguments are the fields of `SourceBatch`, for all sentences.
     """
+    marked = marked or [None] * len(texts)
     with_text = (i for i, text in enumerate(texts) if text.strip())
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):
         lengths = None if target_lengths is None else [target_lengths[i] for i in some]
-        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], lengths)
+        own = [marked[i] for i in some] if any(marked[i] for i in some) else ()
+        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], lengths, own)
 
 
 SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS
@@ -125,19 +141,16 @@ def choose(
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
-    results = []
+    results, raw, read = [], [], []
     for b, score_N in enumerate(scores):
         if not np.isfinite(drafts.log_prob_R[rows[b]]).all():
             raise not_finite()
         source = batch.source.texts[b]
         ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties keep their order
         texts = (loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n]))) for n in ranked)
-        written = zip(ranked, texts, strict=True)
-        first = next(written)
-        chosen, text = first
-        if broken(text, source):
-            chosen, text = next((other for other in written if not broken(other[1], source)), first)
-            ranked = [chosen, *(n for n in ranked if n != chosen)]
+        chosen, text = first_whole(zip(ranked, texts, strict=True), source, batch.source.spans(b))
+        ranked = [chosen, *(n for n in ranked if n != chosen)]
+        raw.append(text)
         best, listed = rows[b][chosen], ranked[: decoding.n_best]
         whole = draft_tokens(loaded, decoding, *drafts.row(best), whole=True)
         results.append(
@@ -155,7 +168,53 @@ def choose(
                 candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
             )
         )
-    return results
+        read.append(_read(loaded, decoding, *drafts.row(best)))
+    memory = batch.cross_kv, batch.encoded.segment_BS
+    return put_back(results, raw, batch.source, Aligner(loaded, batch.source.tokens, read, lambda: memory))
+
+
+def first_whole(texts: Iterable[tuple[int, str]], source: str, marked: Marked | None) -> tuple[int, str]:
+    """The first hypothesis without broken characters that lost no span; else the first without broken characters.
+
+    Without any of these, the first hypothesis. `texts` are numbers and texts, best first.
+    """
+    first = unbroken = None
+    for each in texts:
+        first = first or each
+        if not broken(each[1], source):
+            if marked is None or not marked.lost(each[1]):
+                return each
+            unbroken = unbroken or each
+    assert first is not None
+    return unbroken or first
+
+
+def put_back(
+    results: Sequence[Translation], raw: Sequence[str], source: SourceBatch, aligner: Aligner
+) -> list[Translation]:
+    """The translations with the spans of their sources; `raw` are the texts before they were cleaned up."""
+    finished = []
+    for b, result in enumerate(results):
+        if (marked := source.spans(b)) is not None:
+
+            def put(text: str, links: Any = None, marked: Marked = marked) -> str:
+                return clean(marked.finished(text, links), marked.original)
+
+            links = functools.partial(aligner.links, b, marked.text, raw[b])
+            candidates = tuple((put(text), score) for text, score in result.candidates)
+            whole = result.whole_text and put(result.whole_text)
+            result = dataclasses.replace(result, text=put(raw[b], links), candidates=candidates, whole_text=whole)
+        finished.append(result)
+    return finished
+
+
+def _read(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any) -> Read:
+    """A refined row as the decoder reads it again: the sentence itself, or a canvas that holds more than it."""
+    readout = loaded.card.config.readout
+    if readout.sized_by_target:
+        tokens = draft_tokens(loaded, decoding, tokens_L, free_L)
+        return Read([*tokens, EOS], range(len(tokens)))
+    return Read(tokens_L.tolist(), np.flatnonzero(readout.kept(tokens_L, free_L, loaded.model.ids)).tolist())
 
 
 def not_finite() -> PadirError:

@@ -22,6 +22,7 @@ from padir.models.directory import ModelCard
 from padir.models.params import KEPT, in_model_dtype, quantise
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS
+from padir.text.marks import Marked, mark
 from padir.text.tokenizer import Tokenizer
 
 
@@ -108,6 +109,17 @@ class LoadedModel:
         tokens, truncated = self.tokens(texts, truncate, "text")
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
+
+    def marked(self, texts: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
+        """Texts with marks for the spans of `Decoding.keep`, and the spans of each text; None for a text without any.
+
+        A text that has no words beside its spans becomes "".
+        """
+        placeholders = self.card.ids.num_placeholders > 0
+        if not keep and not placeholders:
+            return [*texts], [None] * len(texts)
+        found = [mark(text, keep, placeholders) for text in texts]
+        return [text if own is None else own.text for text, own in zip(texts, found, strict=True)], found
 
     @property
     def longest_source(self) -> int:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
@@ -25,13 +25,16 @@ from padir.pretrained import PRETRAINED
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import check_strategy, checked_call, parse_call, parse_strategy
+from padir.text.spans import KINDS, check_kinds
 
 if TYPE_CHECKING:
     StrategyOption: TypeAlias = Strategy
     CanvasOption: TypeAlias = Corruption
     ShortlistOption: TypeAlias = Shortlist
+    KeepOption: TypeAlias = tuple[str, ...]
 else:  # text is accepted, too, and replaced by what it names
     StrategyOption, CanvasOption, ShortlistOption = Strategy | str, Corruption | str, Shortlist | str | os.PathLike
+    KeepOption = Sequence[str] | str
 
 MODES = ("refine", "causal", "verify")
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -66,6 +69,7 @@ class DecodingOptions(TypedDict, total=False):
     seed: int
     precision: str | None
     draft: str | None
+    keep: Sequence[str]
 
 
 def _option(default: Any, about: str, *modes: str) -> Any:
@@ -111,6 +115,8 @@ class Decoding:
         computes as the model's configuration says.
       draft: a padir model (its directory, or the name of one that comes with padir) whose drafts the mode "verify"
         checks; None for the model's own drafts.
+      keep: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls", "numbers"
+        (`padir.text.spans.KINDS`), or regular expressions.
 
     Raises:
       PadirError: a number is out of its range, or a field has a value of the wrong type.
@@ -147,11 +153,15 @@ class Decoding:
     precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")
     draft: str | None = _option(None, "padir model whose drafts are checked; none: the model's own drafts", "verify")
 
+    keep: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
+
     def __post_init__(self):
         for name, make in _FROM_TEXT.items():
             if isinstance(value := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, make(value))
         checks.check_fields(self)
+        object.__setattr__(self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(self.keep))
+        check_kinds(self.keep)
         if (drafts := self.top_k * self.draws) > _MOST_DRAFTS:
             what = f"draws ({self.draws:,}) x top_k ({self.top_k:,})"
             raise PadirError(what, f"at most {_MOST_DRAFTS:,} drafts of a sentence", drafts, "lower one of them")
@@ -278,6 +288,8 @@ def default_decoding(card: ModelCard) -> Decoding:
             if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
                 raise PadirError(f"a card cannot name a file or another model as {name}")
         decoding = Decoding().changed(**own)
+        if {*decoding.keep} - {*KINDS}:
+            raise PadirError("a card cannot set patterns of keep")
         bounds = {
             "num_steps": _MOST_STEPS,
             "draws": 64,

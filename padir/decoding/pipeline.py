@@ -21,8 +21,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir.decoding.alignment import Aligner, Read, cross_attention
 from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets, write_verified
-from padir.decoding.batches import Candidate, EncodedBatch, SourceBatch, Written, candidates, choose, not_finite
+from padir.decoding.batches import (
+    Candidate,
+    EncodedBatch,
+    SourceBatch,
+    Written,
+    candidates,
+    choose,
+    first_whole,
+    not_finite,
+    put_back,
+)
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import ProgramCache, mappings
@@ -46,7 +57,8 @@ from padir.models.params import in_model_dtype
 from padir.refinement.loop import steps
 from padir.text.ids import EOS, pad_rows, round_up, sorted_batches
 
-PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, write_verified, score_targets, score_drafts), mappings)
+_JITTED = (encode, refine_drafts, write_targets, write_verified, score_targets, score_drafts, cross_attention)
+PROGRAMS = ProgramCache(_JITTED, mappings)
 
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
 
@@ -250,7 +262,7 @@ class CausalPipeline:
 
     def read(self, source: SourceBatch, written: Written) -> list[Translation]:
         """Returns the best row of each sentence as text."""
-        results = []
+        results, raw, reads = [], [], []
         for b, text_of in enumerate(source.texts):
             score_N, length_N = written.score_BN[b], written.length_BN[b]
             ranked = [int(n) for n in np.argsort(-score_N, kind="stable") if np.isfinite(score_N[n])]
@@ -260,8 +272,10 @@ class CausalPipeline:
             def read(n: int, b: int = b, length_N: Any = length_N) -> str:
                 return self.loaded.tokenizer.decode(written.tokens_BNL[b, n, : length_N[n] - 1].tolist())
 
-            best = next((n for n in ranked if not broken(read(n), text_of)), ranked[0])
-            text = read(best)
+            best, text = first_whole(((n, read(n)) for n in ranked), text_of, source.spans(b))
+            raw.append(text)
+            tokens = written.tokens_BNL[b, best, : written.length_BN[b, best]].tolist()
+            reads.append(Read(tokens, range(len(tokens) - 1)))
             results.append(
                 Translation(
                     text=clean(text, text_of),
@@ -273,7 +287,14 @@ class CausalPipeline:
                     hypotheses=written.score_BN.shape[1],
                 )
             )
-        return results
+
+        def memory() -> tuple[Any, Any]:
+            source_BS = self.loaded.padded(source.tokens, self.decoding.batch_size, self.lengths)
+            with self.loaded.on_devices():
+                encoded, cross_kv = encode(self.loaded.model, self.loaded.converted, self.loaded.place(source_BS))
+            return cross_kv, encoded.segment_BS
+
+        return put_back(results, raw, source, Aligner(self.loaded, source.tokens, reads, memory))
 
     def score(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[TargetScore]:
         """Log-probability of each target (a token list with EOS) given its source, in one teacher-forced pass."""

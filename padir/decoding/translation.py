@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int
 
 from padir.reporting.trace import Step, Trace
 from padir.text.ids import EOS, PADDING
+from padir.text.marks import Marked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,11 @@ def _tuples(value: Any) -> Any:
 
 
 EMPTY_LINE = Translation("", 0.0, 1, 0, 0)
+
+
+def untranslated(text: str, marked: Marked | None) -> Translation:
+    """The result for a text that no model translates: an empty one, or one of spans alone, which stay."""
+    return EMPTY_LINE if marked is None or not text.strip() else dataclasses.replace(EMPTY_LINE, text=one_line(text))
 
 
 class TargetScore(NamedTuple):

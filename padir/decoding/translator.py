@@ -34,7 +34,7 @@ from padir.decoding.options import (
 from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.rerank import RULES, Rescore
-from padir.decoding.translation import EMPTY_LINE, TargetScore, Translation
+from padir.decoding.translation import TargetScore, Translation, untranslated
 from padir.distributed.processes import shared_out
 from padir.distributed.sharding import Sharding, spread
 from padir.errors import PadirError
@@ -145,14 +145,16 @@ class Translator:
             target_lengths = [*target_lengths]
             self._check_lengths(texts, target_lengths, decoding)
         check_n_best(decoding.n_best, decoding.draws * (decoding.top_k if target_lengths is None else 1))
-        tokens, truncated = self.loaded.source_tokens(texts, truncate)
-        results = [EMPTY_LINE] * len(texts)
-        batches = [*source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths)]
+        sources, marked = self.loaded.marked(texts, decoding.keep)
+        tokens, truncated = self.loaded.source_tokens(sources, truncate)
+        results = [untranslated(text, own) for text, own in zip(texts, marked, strict=True)]
+        shared: Any = {"target_lengths": target_lengths, "marked": marked}
+        batches = [*source_batches(sources, tokens, decoding.batch_size, **shared)]
         for (places, _), made in zip(batches, self._map(pipeline.run, [each for _, each in batches]), strict=True):
             for i, result in zip(places, made, strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
             progress(len(places))
-        progress(sum(result is EMPTY_LINE for result in results))
+        progress(sum(not result.passes for result in results))
         return results
 
     def translate_iter(
@@ -195,7 +197,8 @@ class Translator:
         (text,) = checks.strings("text", [text])
         if not text.strip():
             raise PadirError("text", "a sentence", text)
-        tokens, _ = self.loaded.source_tokens([text], False)
+        (source,), _ = self.loaded.marked([text], pipeline.decoding.keep)
+        tokens, _ = self.loaded.source_tokens([source or text], False)
         pieces = self.tokenizer.pieces
         for tokens_L, score_L in pipeline.steps(SourceBatch([text], tokens)):
             scores = (float(score) if score < 0 else None for score in score_L)

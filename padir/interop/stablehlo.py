@@ -194,7 +194,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
             f"a {readout.name} model cannot be exported, because exported programs read the canvas as the sentence:"
             " translate with padir"
         )
-    for name, wrong in (("shortlist", decoding.shortlist), ("n_best", decoding.n_best)):
+    for name, wrong in (("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("keep", decoding.keep)):
         if wrong:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     if decoding.mode == "verify":

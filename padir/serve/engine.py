@@ -20,7 +20,7 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.options import MODES, Decoding, check_n_best
 from padir.decoding.pipeline import Pipeline, RefiningPipeline
 from padir.decoding.refine_batch import padded_length
-from padir.decoding.translation import EMPTY_LINE, Translation
+from padir.decoding.translation import Translation, untranslated
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -28,6 +28,7 @@ from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.messages import Limits, Refused, Request
 from padir.text.ids import EOS, round_up
+from padir.text.marks import Marked
 
 _log = logging.getLogger("padir.serve")
 
@@ -48,11 +49,12 @@ class Key(NamedTuple):
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence that waits for its batch: text, the encoder's tokens, and the number of candidates in its answer."""
+    """A sentence that waits for its batch: text, the encoder's tokens, candidates in its answer, and spans to keep."""
 
     text: str
     source: list[int]
     n_best: int
+    marked: Marked | None = None
 
 
 class Engine:
@@ -167,19 +169,23 @@ class Engine:
         if (mode := request.mode or self.decoding.mode) != "refine" and self.num_steps is not None:
             plain = (self.num_steps, self.top_k, 0, False, None)
             if (request.num_steps, request.top_k, request.n_best, request.trace, request.strategy) != plain:
-                raise Refused(422, f"the mode {mode!r} takes only text and split: leave the other fields out")
+                raise Refused(422, f"the mode {mode!r} takes only text, split and keep: leave the other fields out")
             request = dataclasses.replace(request, num_steps=None, top_k=None)
         if request.top_k is not None:
             check_n_best(request.n_best, request.top_k * self.decoding.draws)
         loaded = self.translator.loaded
-        sources, truncated = loaded.source_tokens(request.texts, truncate=True)
+        texts, marked = loaded.marked(request.texts, self.decoding.keep if request.keep is None else request.keep)
+        sources, truncated = loaded.source_tokens(texts, truncate=True)
         if truncated:
             number, most = min(truncated) + 1, loaded.longest_source
             raise Refused(422, f"sentence {number} has more than the {most} tokens that the model takes: split it")
         own = request.num_steps, request.top_k, request.trace, request.mode, request.strategy
         jobs = {
-            number: (Key(padded_length(len(source), self._lengths), *own), QueuedSentence(text, source, request.n_best))
-            for number, (text, source) in enumerate(zip(request.texts, sources, strict=True))
+            number: (
+                Key(padded_length(len(source), self._lengths), *own),
+                QueuedSentence(text, source, request.n_best, spans),
+            )
+            for number, (text, source, spans) in enumerate(zip(texts, sources, marked, strict=True))
             if text.strip()
         }
         try:
@@ -189,9 +195,11 @@ class Engine:
         except Closed:
             stopping = "the server is stopping: try another server, or try again later"
             raise Refused(503, stopping, retry_after=5) from None
-        nothing: Future[Translation] = Future()
-        nothing.set_result(EMPTY_LINE)
-        return [submitted.get(number, nothing) for number in range(len(request.texts))]
+        for number, (text, spans) in enumerate(zip(request.texts, marked, strict=True)):
+            if number not in submitted:
+                submitted[number] = Future()
+                submitted[number].set_result(untranslated(text, spans))
+        return [submitted[number] for number in range(len(request.texts))]
 
     def _batch_sizes(self, key: Key) -> tuple[int, ...]:
         """Sizes of batches; a traced sentence is a batch of its own, and never waits for a larger program."""
@@ -211,8 +219,8 @@ class Engine:
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
         pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
-        texts, tokens, _ = zip(*sentences, strict=True)
-        results = pipeline.run(SourceBatch(texts, tokens))
+        texts, tokens, _, marked = zip(*sentences, strict=True)
+        results = pipeline.run(SourceBatch(texts, tokens, marked=marked if any(marked) else ()))
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))

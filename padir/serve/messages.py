@@ -13,6 +13,7 @@ from padir import __version__, checks
 from padir.decoding.streaming import TranslatedLine
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.text.spans import KINDS
 
 
 class Refused(PadirError):
@@ -70,6 +71,7 @@ class Request:
       trace: the answer lists every step.
       split: translate each sentence of a text by itself.
       mode, strategy: as in `Decoding`; None means the server's own.
+      keep: kinds of spans, as in `Decoding`, but no patterns; None means the server's own.
     """
 
     texts: tuple[str, ...]
@@ -80,6 +82,7 @@ class Request:
     split: bool = False
     mode: str | None = None
     strategy: str | None = None
+    keep: tuple[str, ...] | None = None
 
 
 class AnswerCandidate(msgspec.Struct):
@@ -159,7 +162,7 @@ class RequestReader:
     Args:
       most_lengths: the largest top_k.
       num_steps, top_k: values for requests that do not set them; None for an autoregressive model, whose requests have
-        only `text`, `split` and `mode`.
+        only `text`, `split`, `keep` and `mode`.
       modes, strategies: names that requests may give; the first mode is the default.
     """
 
@@ -174,9 +177,11 @@ class RequestReader:
     ):
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
         sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
+        kinds = tuple[Literal[tuple(KINDS)], ...]  # a pattern of a stranger could take for ever
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             ("text", sentence | sentences),
             ("split", _described(bool, "translate each sentence of a text by itself"), False),
+            ("keep", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
         ]
         if num_steps is not None:
             steps = _described(int, "maximum number of decoder passes", ge=1, le=limits.max_steps)

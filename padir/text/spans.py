@@ -33,7 +33,7 @@ KINDS = {
 }
 # A capitalised word after another word; only training looks for such names, because German capitalises all nouns.
 _NAMES = rf"(?<=[{_LATIN}\d,;)] )[A-ZÀ-ÖØ-Þ][{_LATIN}]+(?:[ -][A-ZÀ-ÖØ-Þ][{_LATIN}]+)*(?![{_LATIN}\d_])"
-_OWN = f"[{MARKS[0]}-{MARKS[-1]}]"
+OWN = f"[{MARKS[0]}-{MARKS[-1]}]"
 
 
 class Found(NamedTuple):
@@ -96,7 +96,7 @@ def with_marks(source: str, target: str, first: int = 0) -> tuple[str, str, coll
     >>> ascii(source), ascii(target), counts.total()
     ("'Siehe \\\\ue00fTom\\\\ue000.'", "'See \\\\ue00fTom\\\\ue000.'", 2)
     """
-    kinds = (_OWN, *KINDS, _NAMES)
+    kinds = (OWN, *KINDS, _NAMES)
     sides = [find(text, kinds) for text in (source, target)]
     counts, others = (
         collections.Counter(text[each.begin : each.end] for each in side)

@@ -159,7 +159,7 @@ class TestModes:
                 same(ask(client, TEXTS[:2], mode=mode), dual.translate(TEXTS[:2], mode=mode, batch_size=4))
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}, {"n_best": 1}):
                 refused = client.post("/translate", json={"text": "eins", "mode": "causal", **fields})
-                assert refused.status_code == 422 and "takes only text and split" in refused.json()["error"]
+                assert refused.status_code == 422 and "takes only text, split and keep" in refused.json()["error"]
 
 
 def test_pages_of_named_origins_may_read_answers(client, translator):

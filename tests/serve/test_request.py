@@ -60,7 +60,10 @@ def test_what_is_no_json(body):
         ({"text": None}, "got `null` - at `$.text`"),
         ({"text": ["eins", 2]}, "got `int` - at `$.text[1]`"),
         ({"text": ["eins"] * 4}, "length <= 3"),
-        ({"text": "eins", "steps": 4}, "unknown field `steps`; the fields are text, split, num_steps, top_k, n_best"),
+        (
+            {"text": "eins", "steps": 4},
+            "unknown field `steps`; the fields are text, split, keep, num_steps, top_k, n_best",
+        ),
         ({"text": "eins", "num_steps": 0}, "`int` >= 1 - at `$.num_steps`"),
         ({"text": "eins", "num_steps": 7}, "`int` <= 6"),
         (b'{"text": "eins", "num_steps": ' + b"9" * 5_000 + b"}", "out of range"),

@@ -1,0 +1,114 @@
+"""Word alignments from the cross-attention of one decoder pass over finished translations.
+
+The weight of a target token and a source token is the mean cross-attention over the heads of the decoder's last layer.
+Tokens are joined to words and punctuation marks (`padir.text.marks.units`), and each target unit is linked to the
+source unit of the greatest summed weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from padir.decoding.loaded import LoadedModel
+from padir.decoding.refine_batch import padded_length
+from padir.distributed.sharding import on_host
+from padir.models.transformer import Transformer
+from padir.text.ids import pad_rows
+from padir.text.marks import units
+from padir.text.tokenizer import Tokenizer
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def cross_attention(
+    model: Transformer,
+    params: Any,
+    tokens_BL: Int[Array, "B L"] | np.ndarray,
+    cross_kv: Any,
+    source_segment_BS: Int[Array, "B S"],
+) -> Float[Array, "B L S"]:
+    """The mean cross-attention over the heads of the last decoder layer, when the model reads translations.
+
+    Args:
+      tokens_BL: one translation for each source, with EOS, then padding; for a CTC model, the canvas.
+      cross_kv, source_segment_BS: as in `Transformer.decode`.
+    """
+    method = "target_states" if model.config.causal else "draft_states"
+    inputs = jnp.asarray(tokens_BL), (jnp.asarray(tokens_BL) > 0).astype(jnp.int32), cross_kv, source_segment_BS
+    _, sown = model.apply({"params": params}, *inputs, method=method, mutable=["intermediates"])
+    last = sown["intermediates"]["decoder"][f"layers_{model.config.decoder_layers - 1}"]
+    return last["encoder_decoder_attention"]["attn_BHLS"][0].mean(1)
+
+
+class Read(NamedTuple):
+    """A finished translation: the tokens that the decoder reads, EOS included, and the places of those that count."""
+
+    tokens: Sequence[int]
+    kept: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Aligner:
+    """Links the translations of a batch to their sources; the decoder reads them when the first link is asked for.
+
+    Attributes:
+      sources: tokens of each source, as the encoder reads them.
+      read: the translations.
+      memory: gives cross-attention keys and values of the sources, and their segment ids.
+    """
+
+    loaded: LoadedModel
+    sources: Sequence[Sequence[int]]
+    read: Sequence[Read]
+    memory: Callable[[], tuple[Any, Any]]
+
+    @functools.cached_property
+    def _attention_BLS(self) -> np.ndarray:
+        cross_kv, segment_BS = self.memory()
+        longest = padded_length(max(len(each.tokens) for each in self.read))
+        tokens_BL = pad_rows([[*each.tokens] for each in self.read], longest, segment_BS.shape[0])
+        with self.loaded.on_devices():
+            inputs = self.loaded.place(tokens_BL), cross_kv, segment_BS
+            return on_host(cross_attention(self.loaded.model, self.loaded.converted, *inputs))
+
+    def links(self, b: int, source: str, target: str) -> list[int]:
+        """For each unit of a translation, the number of the source's unit with the greatest weight.
+
+        Args:
+          source, target: the texts that the tokens of sentence b decode to.
+        """
+        first = 1 if self.loaded.card.config.length_token else 0
+        own, (tokens, kept) = self.sources[b][first:-1], self.read[b]
+        weight_LS = self._attention_BLS[b][np.ix_(kept, np.arange(len(own)) + first)]
+        tokenizer = self.loaded.tokenizer
+        unit_tL = _by_unit(tokenizer, target, [tokens[i] for i in kept])
+        weight_tu = unit_tL @ weight_LS @ _by_unit(tokenizer, source, own).T
+        return weight_tu.argmax(-1).tolist() if weight_tu.size else [0] * len(weight_tu)
+
+
+def ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    """The number of characters that the tokens up to each token decode to."""
+    found, last = [], 0
+    for i in range(1, len(tokens) + 1):
+        last = max(last, len(tokenizer.decode(tokens[:i]).rstrip("\ufffd")))
+        found.append(last)
+    return found
+
+
+def _by_unit(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> np.ndarray:
+    """1 where a token has characters of a unit, [units, tokens]."""
+    found = units(text)
+    end_L = ends(tokenizer, tokens)
+    begin_L = [0, *end_L[:-1]]
+    overlaps = [
+        [first < end and begin < max(last, first + 1) for first, last in zip(begin_L, end_L, strict=True)]
+        for begin, end in found
+    ]
+    return np.array(overlaps, np.float32).reshape(len(found), len(tokens))

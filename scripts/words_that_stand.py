@@ -1,0 +1,134 @@
+"""Counts the spans that stand in the translations of 1,000 generated German sentences, in every mode.
+
+    PYTHONPATH=. python scripts/words_that_stand.py [--sentences 1000] [--models de_en de_en_ar]
+
+Each sentence has one to four spans: tags, addresses, e-mail addresses, numbers or names of a list. In the first 200
+sentences a tag encloses one word whose English translation is known. Prints, for each model and mode, the share of
+sentences with every span exactly once, with tags that nest, the share of the 200 tags that enclose the right word, and
+the seconds with and without --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import time
+
+from padir import Translator
+from padir.text.marks import nests
+
+NAMES = "Anneliese Brunhilde Yilmaz Nguyen Kowalski Bielefeld Szczecin Reykjavik Ouagadougou Quimby".split()
+KEEP = ("tags", "urls", "numbers", "|".join(NAMES))
+KNOWN = {
+    "Hund": "dog",
+    "Haus": "house",
+    "Buch": "book",
+    "Auto": "car",
+    "Wasser": "water",
+    "Mann": "man",
+    "Kind": "child",
+    "Stadt": "city|town",
+    "Freund": "friend",
+    "Zug": "train",
+}
+FRAMES = [
+    "Der {w} ist sehr alt.",
+    "Ich habe den {w} gestern gesehen.",
+    "Wo ist das {w}?",
+    "Sie mag das {w} nicht.",
+    "Wir brauchen ein {w}.",
+]
+SLOTS = [
+    "Bitte lesen Sie {url} heute.",
+    "Schreiben Sie mir an {mail}.",
+    "Ich wohne seit {n} Jahren in {name}.",
+    "{name} hat {n} Bücher gekauft.",
+    "Der Zug fährt um {time} nach {name}.",
+    "Klicken Sie auf <{t}>das Bild</{t}>, oder gehen Sie zu {url}.",
+    "<{t}>Mein Bruder</{t}> und {name} sind <{u}>sehr müde</{u}>.",
+    "Das kostet {n} Euro.<br>Fragen Sie {name}.",
+    "<p>Ich habe <{t}>einen <{u}>kleinen</{u}> Hund</{t}>.</p>",
+    "Die Datei {{name}} hat {n} Zeilen.",
+    "Die Nummer ist {long}.",
+    "Es sind {km} bis {name}.",
+]
+
+
+def sentence(draw: random.Random) -> str:
+    """A sentence with spans."""
+    t, u = draw.sample(["b", "i", "u", "em", 'a href="x.html"'], 2)
+    text = draw.choice(SLOTS).format(
+        url=f"https://www.example.org/{draw.randint(1, 999)}/a?b={draw.randint(1, 9)}",
+        mail=f"{draw.choice(NAMES).lower()}@mail.example.org",
+        n=draw.randint(2, 4000),
+        name=draw.choice(NAMES),
+        time=f"{draw.randint(1, 23)}:{draw.randint(10, 59)}",
+        long=draw.randint(10**6, 10**10),
+        km=f"{draw.randint(2, 900)} km",
+        t=t,
+        u=u,
+    )
+    return text.replace('</a href="x.html">', "</a>")
+
+
+def corpus(count: int) -> tuple[list[str], list[str]]:
+    """The sentences, and for each the pattern of the word that its tag must enclose, or ""."""
+    draw = random.Random(0)
+    texts, words = [], []
+    for number in range(count):
+        if number < min(200, count // 2):
+            word = draw.choice([*KNOWN])
+            texts.append(draw.choice(FRAMES).format(w=f"<b>{word}</b>"))
+            words.append(KNOWN[word])
+        else:
+            texts.append(sentence(draw))
+            words.append("")
+    return texts, words
+
+
+SPAN = re.compile(r"<[^<>]+>|https?://[^\s<>]*\w|[\w.]+@[\w.]+\w|\{name\}|\d[\d:]*(?: km)?|" + "|".join(NAMES))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--models", nargs="+", default=["de_en", "de_en_ar"])
+    args = parser.parse_args()
+    texts, words = corpus(args.sentences)
+    for name in args.models:
+        translator = Translator.load(name)
+        ways = {"causal": {"mode": "causal"}, "greedy": {"mode": "causal", "beam": 1}}
+        if translator.card.config.dual:
+            own = {"refine": {}, "one pass": {"num_steps": 1}, "top_k 1": {"top_k": 1, "rerank": "own"}}
+            ways = own | ways | {"verify": {"mode": "verify"}}
+        for way, options in ways.items():
+            translator.translate(texts, keep=KEEP, **options)  # compiles
+            began = time.perf_counter()
+            results = [each.text for each in translator.translate(texts, keep=KEEP, **options)]
+            middle = time.perf_counter()
+            plain = [each.text for each in translator.translate(texts, **options)]
+            end = time.perf_counter()
+            report(f"{name:9} {way:9}", texts, words, results, plain)
+            print(f"    {middle - began:.1f} s, without --keep {end - middle:.1f} s", flush=True)
+
+
+def report(title: str, texts: list[str], words: list[str], results: list[str], plain: list[str]) -> None:
+    """Prints the shares, and each translation in which a span is missing or too often."""
+    spans, found, before = ([sorted(SPAN.findall(text)) for text in side] for side in (texts, results, plain))
+    kept, unkept = (sum(map(list.__eq__, spans, side)) / len(texts) for side in (found, before))
+    nest = sum(nests(re.findall("<[^<>]+>", text)) for text in results) / len(texts)
+    written = right = 0
+    for word, text in zip(words, results, strict=True):
+        if word and re.search(rf"\b({word})", re.sub("<[^<>]+>", "", text), re.IGNORECASE):
+            written += 1
+            right += re.search(rf"<b>[^<]*\b({word})[^<]*</b>", text, re.IGNORECASE) is not None
+    print(f"{title} kept {100 * kept:.1f} % (without --keep {100 * unkept:.1f} %), nesting {100 * nest:.1f} %,", end="")
+    print(f" tag at the right word {right} of {written} that were written")
+    for own, theirs, text in zip(spans, found, results, strict=True):
+        if own != theirs:
+            print("   ", own, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""`Decoding.keep`: spans stand in every translation, even of models that have learned nothing."""
+
+import re
+
+import pytest
+from support.tiny_model import random_translator, same
+
+from padir.decoding import Decoding, Translator
+from padir.errors import PadirError
+from padir.refinement import Mask
+from padir.text.marks import nests
+
+KEEP = ("tags", "urls", "numbers", "Zeta|Eta")
+TEXTS = [
+    "<b>eins</b> zwei <i>drei</i>",
+    "vier www.x.org fünf a@b.de",
+    "acht 17:30 {n} Zeta",
+    "Zeta Eta",
+    "eins zwei",
+    "",
+]
+SPANS = re.compile(r"</?[bi]>|www\.x\.org|a@b\.de|17:30|\{n\}|Zeta|Eta")
+MODELS = {
+    "refine": ({}, {"top_k": 3}),
+    "one pass": ({}, {"num_steps": 1, "drop_repeats": False}),
+    "ctc": ({"length_head": "ctc", "max_length": 48}, {}),
+    "causal": ({"causal": True}, {"beam": 3}),
+    "sampled": ({"causal": True}, {"temperature": 1.0, "draws": 3}),
+    "dual, causal": ({"dual": True}, {"mode": "causal"}),
+    "verified": ({"dual": True}, {"mode": "verify"}),
+}
+
+
+def kept(text):
+    return sorted(SPANS.findall(text))
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_mode_keeps_every_span(tokenizer, name, placeholders):
+    sizes, options = MODELS[name]
+    corruption = {"corruption": Mask()} if "ctc" in name else {}
+    vocabulary = tokenizer.with_placeholders() if placeholders else tokenizer
+    translator = random_translator(vocabulary, **corruption, **({"max_length": 32} | sizes))
+    results = translator.translate(TEXTS, keep=KEEP, **options)
+    for text, result in zip(TEXTS, results, strict=True):
+        assert kept(result.text) == kept(text), result.text
+        assert nests(re.findall("</?[bi]>", result.text))
+    assert results[3].text == "Zeta Eta" and results[3].passes == 0  # no words to translate
+    same(results[4:], translator.translate(TEXTS[4:], **options))
+
+
+def test_a_candidate_that_kept_all_spans_wins(tokenizer):
+    translator = random_translator(tokenizer)
+    plain = translator.translate(["acht 17:30"], top_k=3, n_best=3)[0]
+    result = translator.translate(["acht 17:30"], top_k=3, n_best=3, keep="numbers")[0]
+    assert "17:30" in result.text and "17:30" not in plain.text
+    assert {text for text, _ in result.candidates} == {text for text, _ in plain.candidates}  # the source is the same
+
+
+def test_a_saved_model_knows_its_placeholders(tokenizer, tmp_path):
+    translator = random_translator(tokenizer.with_placeholders())
+    translator.save(tmp_path / "model")
+    again = Translator.load(tmp_path / "model")
+    assert again.card.ids == translator.card.ids and again.card.ids.num_placeholders == 16
+    same(again.translate(TEXTS, keep=KEEP), translator.translate(TEXTS, keep=KEEP))
+
+
+def test_keep_is_checked_where_it_is_given():
+    assert Decoding(keep=["tags"]).keep == ("tags",) and Decoding(keep="tags").keep == ("tags",)
+    with pytest.raises(PadirError, match="there is no kind 'url': did you mean 'urls'"):
+        Decoding().changed(keep=("url",))

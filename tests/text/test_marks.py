@@ -1,0 +1,116 @@
+"""Marks in place of spans: what a model reads, and the spans back in its translation."""
+
+import random
+import re
+
+import pytest
+
+from padir.text.marks import mark, nests, units
+from padir.text.spans import MARKS
+
+ALL = ("tags", "urls", "numbers")
+
+
+def links(source, target, pairs):
+    """Links of a translation's units, given as words of both sides; other units are linked to the first unit."""
+    own, words = ([text[begin:end] for begin, end in units(text)] for text in (target, source))
+    known = dict(pair.split("=") for pair in pairs.split())
+    return [words.index(known[word]) if word in known else 0 for word in own]
+
+
+def finished(text, translation, pairs="", kinds=ALL, placeholders=False):
+    marked = mark(text, kinds, placeholders)
+    return marked.finished(translation, lambda: links(marked.text, translation, pairs))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Klick <b>hier</b>.", "Klick hier."),
+        ("Siehe www.x.org und a@b.de.", "Siehe X und Z."),
+        ("Vitamin X: www.x.org", "Vitamin X: Z"),
+        ("Um 17:30 an 5 km, 12345678901 und 5 und 5", "Um 17:30 an 12, 13 und 14 und 15"),
+        ("Eins.<br>Zwei <br/> drei", "Eins. Zwei drei"),
+        ("<b>www.x.org</b> 5", ""),
+        ("Guten Tag", None),
+    ],
+)
+def test_stand_ins_of_models_without_placeholders(text, expected):
+    marked = mark(text, ALL, placeholders=False)
+    assert (marked and marked.text) == expected
+
+
+def test_placeholders_of_models_that_know_them():
+    marked = mark(f"<b>Tom</b> {MARKS[3]}", ("tags", "Tom"), placeholders=True)
+    assert marked.text == "" and len(marked.spans) == 4  # no word beside the spans
+    text = "ab " + " ".join(map(str, range(100, 120)))
+    assert mark(text, ALL, placeholders=True).marks == (*MARKS, "116", "117", "118", "119")
+
+
+@pytest.mark.parametrize(
+    ("translation", "is_lost"),
+    [("See X at 17:30", False), ("See X X at 17:30", True), ("See 17:30", True), ("Xs at 17:30 X", False)]
+    + [("X at 17:305", True), ("X 2.17:30", True)],
+)
+def test_every_mark_stands_exactly_once(translation, is_lost):
+    assert mark("Siehe www.x.org um 17:30", ALL, False).lost(translation) == is_lost
+
+
+def test_copies_are_left_out_and_lost_words_placed():
+    source = "Siehe www.x.org heute"
+    assert finished(source, "See X X today") == "See www.x.org  today"
+    assert finished(source, "See Hex today", "Hex=X") == "See www.x.org today"  # in place of what translates the mark
+    assert finished(source, "See today.", "See=Siehe today=heute") == "See www.x.org today."
+    assert finished(source, "") == "www.x.org"
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "pairs", "expected"),
+    [
+        ("Klick <b>hier</b>.", "Click here.", "here=hier", "Click <b>here</b>."),
+        ("<p>Ein <i>alter <b>Hund</b></i></p>", "a dog old", "old=alter dog=Hund", "<p>a <i><b>dog</b> old</i></p>"),
+        ("<b>eins</b> <i>zwei</i>", "two one", "one=eins two=zwei", "<i>two</i> <b>one</b>"),
+        ("Wo<br>ist <hr> es", "Where is it", "Where=Wo is=ist it=es", "Where<br> is <hr>it"),
+        ("Lies <b></b> das", "Read it", "Read=Lies it=das", "Read <b></b>it"),
+        ("Lies <b>das</b>", "Read", "Read=Lies", "Read<b></b>"),
+        ("a <b>b</b> c <b>d</b>", "d b", "b=b d=d", "<b>d</b> <b>b</b>"),
+    ],
+)  # fmt: skip
+def test_tags_go_where_their_words_went(source, translation, pairs, expected):
+    assert finished(source, translation, pairs) == expected
+
+
+def test_placeholders_of_tags_that_do_not_nest_are_placed_anew():
+    source, (a, b) = "Klick <b>hier</b>", MARKS[:2]
+    marked = mark(source, ALL, True)
+    assert not marked.lost(f"Click {a}here{b}") and marked.lost(f"Click {b}here{a}") and marked.lost(f"Click {a}here")
+    assert finished(source, f"Click {a}here{b}", "", ALL, True) == "Click <b>here</b>"
+    assert finished(source, f"Click {b}here{a}", "here=hier", ALL, True) == "Click <b>here</b>"
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_spans_survive_every_translation(placeholders):
+    """Whatever a model writes and however it is aligned, each span stands once, and tags nest."""
+    draw = random.Random(0)
+    words = "der alte Hund , sah 12 Katzen ; X und Z".split()
+    for _ in range(500):
+        parts = [draw.choice(words) for _ in range(draw.randint(1, 6))]
+        for tag in draw.sample(["b", "i", "u"], draw.randint(0, 3)):
+            begin = draw.randint(0, len(parts))
+            end = draw.randint(begin, len(parts))
+            inner = parts[begin:end]
+            if nests(re.findall("</?[bui]>", " ".join(inner))):
+                parts[begin:end] = [f"<{tag}>", *inner, f"</{tag}>"]
+        parts.insert(draw.randint(0, len(parts)), draw.choice(["<br>", "www.x.org", "{name}", "4711 km", "7"]))
+        source = draw.choice(["", " "]).join(parts)
+        marked = mark(source, ALL, placeholders)
+        if marked is None or not marked.text:
+            continue
+        vocabulary = ["one", "two", ",", *filter(None, marked.marks)]
+        translation = draw.choice(["", " "]).join(draw.choice(vocabulary) for _ in range(draw.randint(0, 8)))
+        numbers = [draw.randrange(max(1, len(units(marked.text)))) for _ in units(translation)]
+        result = marked.finished(translation, lambda numbers=numbers: numbers)
+        for span in {*marked.spans}:
+            assert result.count(span) >= marked.spans.count(span), (source, translation, result)
+        tags = re.findall("</?[buir]+>", result)
+        assert sorted(tags) == sorted(re.findall("</?[buir]+>", source)) and nests(tags), (source, translation, result)
