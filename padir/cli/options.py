@@ -308,6 +308,12 @@ def translate_options(parser: Parser) -> None:
     about = "write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated"
     parser.add_argument("--jsonl", action="store_true", help=about)
     parser.add_argument("--split", action="store_true", help="translate each sentence of a line by itself")
+    about = "link the words of both sides in JSON: 0-0 1-2, source and target words from 0"
+    parser.add_argument("--align", action="store_true", help=about)
+    about = "file of terms, SOURCE tab TARGET in each line: where the source stands, the target must stand"
+    parser.add_argument("--terms", metavar="FILE", help=about)
+    about = "text of every translation, with gaps to write: ___ of any length, __3__ of three tokens"
+    parser.add_argument("--template", metavar="TEXT", help=about)
     parser.add_argument("--trace", action="store_true", help="show every refinement step on stderr")
     parser.add_argument("--html", metavar="FILE", help="write a page with every step of the first 1,000 lines")
     decoding_options(parser)

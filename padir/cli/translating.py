@@ -16,6 +16,7 @@ from padir.cli.arguments import check_options, chosen, decoding_of, given, load_
 from padir.cli.console import read_lines, tell, warn, without_controls
 from padir.data.kinds import check_lines
 from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
+from padir.decoding.terms import read_terms
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.reporting.patience import progress_bar
@@ -50,8 +51,11 @@ def run_translate(args: argparse.Namespace) -> None:
             warn=warn,
             ready=ready,
             progress=stack.enter_context(progress_bar("translate", None, "lines", show=not on_terminal)),
-            trace=bool(args.trace or args.html),
             split=args.split,
+            trace=bool(args.trace or args.html),
+            template=args.template,
+            terms=read_terms(args.terms) if args.terms else None,
+            align=args.align,
         )
         number = passes = 0
         for chunk in chunks:
@@ -85,6 +89,11 @@ def _check_streams(args: argparse.Namespace) -> None:
     files = [path for path in (args.input, args.output) if path and os.path.isfile(path)]
     if len(files) == 2 and os.path.samefile(*files):
         raise PadirError(f"--output {args.output} would replace the file of --input: give another file")
+    if args.template is not None and args.split:
+        raise PadirError("--template is for a whole line", remedy="leave --split out")
+    if args.align and (args.split or not (args.json or args.jsonl)):
+        remedy = "leave --split out" if args.split else "give --jsonl, or --json FILE"
+        raise PadirError("--align writes the links of a whole line in JSON", remedy=remedy)
     if args.n_best and not (args.json or args.jsonl):
         raise PadirError("--n_best lists candidates in JSON: give --jsonl, or --json FILE")
 

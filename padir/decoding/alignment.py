@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,12 +19,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from padir.decoding.loaded import LoadedModel
-from padir.decoding.refine_batch import padded_length
+from padir.decoding.refine_batch import encode, padded_length
 from padir.distributed.sharding import on_host
+from padir.errors import PadirError
 from padir.models.transformer import Transformer
-from padir.text.ids import pad_rows
-from padir.text.marks import units
+from padir.text.ids import pad_rows, sorted_batches
+from padir.text.marks import UNSPACED, units
 from padir.text.tokenizer import Tokenizer
+
+_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -78,19 +82,68 @@ class Aligner:
             inputs = self.loaded.place(tokens_BL), cross_kv, segment_BS
             return on_host(cross_attention(self.loaded.model, self.loaded.converted, *inputs))
 
-    def links(self, b: int, source: str, target: str) -> list[int]:
-        """For each unit of a translation, the number of the source's unit with the greatest weight.
+    def links(self, b: int, source: str, target: str, cut: Callable[[str], list[tuple[int, int]]] = units) -> list[int]:
+        """For each unit of a translation, the number of the source's unit with the greatest weight; -1 without weight.
 
         Args:
           source, target: the texts that the tokens of sentence b decode to.
+          cut: gives the begin and end of each unit of a text.
         """
         first = 1 if self.loaded.card.config.length_token else 0
         own, (tokens, kept) = self.sources[b][first:-1], self.read[b]
         weight_LS = self._attention_BLS[b][np.ix_(kept, np.arange(len(own)) + first)]
         tokenizer = self.loaded.tokenizer
-        unit_tL = _by_unit(tokenizer, target, [tokens[i] for i in kept])
-        weight_tu = unit_tL @ weight_LS @ _by_unit(tokenizer, source, own).T
-        return weight_tu.argmax(-1).tolist() if weight_tu.size else [0] * len(weight_tu)
+        unit_tL = _by_unit(tokenizer, cut(target), [tokens[i] for i in kept])
+        weight_tu = unit_tL @ weight_LS @ _by_unit(tokenizer, cut(source), own).T
+        if not weight_tu.size:
+            return [-1] * len(weight_tu)
+        return np.where(weight_tu.any(-1), weight_tu.argmax(-1), -1).tolist()
+
+
+def words(text: str) -> list[tuple[int, int]]:
+    """Begin and end of each word between spaces, punctuation included, and of each Chinese or Japanese character.
+
+    >>> words("It's 我们 5.")
+    [(0, 4), (5, 6), (6, 7), (8, 10)]
+    """
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def align(
+    loaded: LoadedModel,
+    texts: Sequence[tuple[str, str]],
+    tokens: Sequence[tuple[list[int], list[int]]],
+    batch_size: int,
+    cut: Callable[[str], list[tuple[int, int]]] = words,
+) -> list[list[tuple[int, int]]]:
+    """Links (source word, target word) of sentence pairs, in the order of the target; `cut` gives the words.
+
+    Args:
+      tokens: the encoder's input for each source, and the tokens of each target with EOS.
+    """
+    config = loaded.card.config
+    refines = not config.causal and config.readout.sized_by_target
+    if not (refines or config.causal or config.dual):
+        what = f"a {config.readout.name} model cannot align words, because its canvas is no sentence"
+        raise PadirError(what, remedy="take another model")
+    loaded = loaded.side("refine" if refines else "causal")
+    found: list[list[tuple[int, int]]] = [[] for _ in texts]
+    with_text = (i for i, pair in enumerate(texts) if all(map(str.strip, pair)))
+    for some in sorted_batches(with_text, batch_size, lambda i: (len(tokens[i][0]), len(tokens[i][1]))):
+        sources = [tokens[i][0] for i in some]
+
+        def memory(sources: Sequence[list[int]] = sources) -> tuple[Any, Any]:
+            with loaded.on_devices():
+                source_BS = loaded.place(loaded.padded(sources, batch_size))
+                encoded, cross_kv = encode(loaded.model, loaded.converted, source_BS)
+            return cross_kv, encoded.segment_BS
+
+        read = [Read(tokens[i][1], range(len(tokens[i][1]) - 1)) for i in some]
+        aligner = Aligner(loaded, sources, read, memory)
+        for b, i in enumerate(some):
+            links = aligner.links(b, *texts[i], cut=cut)
+            found[i] = [(source, target) for target, source in enumerate(links) if source >= 0]
+    return found
 
 
 def ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
@@ -102,9 +155,8 @@ def ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _by_unit(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> np.ndarray:
+def _by_unit(tokenizer: Tokenizer, found: Sequence[tuple[int, int]], tokens: Sequence[int]) -> np.ndarray:
     """1 where a token has characters of a unit, [units, tokens]."""
-    found = units(text)
     end_L = ends(tokenizer, tokens)
     begin_L = [0, *end_L[:-1]]
     overlaps = [

@@ -18,6 +18,7 @@ from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import Drafts
 from padir.decoding.rerank import CausalScore, Hypothesis
+from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, broken, clean, without_repeats
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
@@ -33,13 +34,15 @@ class SourceBatch:
     """Sentences that are decoded together, with the encoder's input for each (`LoadedModel.source_tokens`).
 
     `target_lengths` are in tokens, EOS included; None to predict them. For a causal model they are length limits.
-    `marked` has the spans that must stand in each translation, None for a sentence without any.
+    `marked` has the spans that must stand in each translation, None for a sentence without any. `templates` has the
+    template of each translation; () for none.
     """
 
     texts: Sequence[str]
     tokens: Sequence[list[int]]
     target_lengths: Sequence[int] | None = None
     marked: Sequence[Marked | None] = ()
+    templates: Sequence[Template] = ()
 
     def spans(self, b: int) -> Marked | None:
         """The spans that must stand in the translation of sentence b; None without any."""
@@ -82,6 +85,7 @@ def source_batches(
     *,
     target_lengths: Sequence[int] | None = None,
     marked: Sequence[Marked | None] = (),
+    templates: Sequence[Template] = (),
 ) -> Iterator[tuple[list[int], SourceBatch]]:
     """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
@@ -92,7 +96,8 @@ def source_batches(
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):
         lengths = None if target_lengths is None else [target_lengths[i] for i in some]
         own = [marked[i] for i in some] if any(marked[i] for i in some) else ()
-        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], lengths, own)
+        held = [templates[i] for i in some] if templates else ()
+        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], lengths, own, held)
 
 
 SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS

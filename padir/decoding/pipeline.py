@@ -110,7 +110,15 @@ class RefiningPipeline:
         else:
             length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.top_k, decoding.adjacent))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
-        return [candidates(each, decoding.draws, self.loaded.card.config.max_length) for each in lengths]
+        longest = self.loaded.card.config.max_length
+        if templates := batch.source.templates:
+            lengths = [[own.length(n) for n in few] for own, few in zip(templates, lengths, strict=True)]
+        tried = [candidates(each, decoding.draws, longest) for each in lengths]
+        if templates:  # each way to share out the gaps is a candidate
+            tried = [
+                [each for each in few for _ in own.rows(each.length)] for own, few in zip(templates, tried, strict=True)
+            ]
+        return tried
 
     def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
         """Makes a draft of every candidate and refines all drafts; gives them on the host."""
@@ -170,6 +178,15 @@ class RefiningPipeline:
         longest = max(int(length_BN.max()), batch.source_BS.shape[1] if self.lengths else 0)
         length = min(padded_length(longest, self.lengths), loaded.card.config.max_length)
         by_sentence = loaded.place((batch.source_BS, length_BN, draw_BN))
+        fixed_RL = None
+        if templates := batch.source.templates:
+            held = [
+                [row for n in dict.fromkeys(own) for row in template.rows(n.length)]
+                for template, own in zip(templates, tried, strict=True)
+            ]
+            held = [[*own, *[own[0]] * (most - len(own))] for own in held]
+            held += [held[0]] * (rows - len(held))
+            fixed_RL = loaded.place(pad_rows([row for own in held for row in own], length))
         options = RefineOptions(
             max_target_length=length,
             strategy=decoding.strategy,
@@ -180,7 +197,7 @@ class RefiningPipeline:
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
         )
-        return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence), {
+        return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence, fixed_RL), {
             "options": options,
             "num_steps": decoding.num_steps,
             "seed": decoding.seed,
@@ -222,6 +239,10 @@ class CausalPipeline:
         if limits is None:
             (longest,) = length_limits([source_BS.shape[1]], max_length)
             limits = length_limits([len(tokens) for tokens in source.tokens], max_length)
+            if source.templates:  # what follows a prefix has room for a whole translation
+                pairs = zip(limits, source.templates, strict=True)
+                limits = [min(limit + each.least, max_length) for limit, each in pairs]
+                longest = min(round_up(max(limits), BUCKET), max_length)
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
         limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
@@ -229,6 +250,9 @@ class CausalPipeline:
             return self._verify(self.drafter, source, source_BS, limit_B, longest)
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
+        if source.templates:
+            prefixes = [[*(each.prefix or ())] for each in source.templates]
+            options["prefix_BL"] = loaded.place(pad_rows(prefixes, longest, rows))
         inputs = loaded.place((source_BS, limit_B))
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, *inputs, **options)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, unbelieving, veil
+from padir.refinement.canvas import Canvas, hold, unbelieving, veil
 from padir.refinement.corruption import draft
 from padir.refinement.loop import refine
 from padir.refinement.protocols import Corruption, Decoder, Strategy
@@ -40,6 +40,7 @@ class DraftInputs(NamedTuple):
       cross_kv, source_segment_BS: cross-attention keys and values of the sources, and the sources' segment ids.
       source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
+      fixed_RL: ids that candidates must hold at their positions, 0 for none; None if no candidate holds any.
     """
 
     cross_kv: Any
@@ -47,13 +48,14 @@ class DraftInputs(NamedTuple):
     source_BS: Int[Array, "B S"]
     length_BN: Int[Array, "B N"]
     draw_BN: Int[Array, "B N"]
+    fixed_RL: Any = None
 
 
 class Drafts(NamedTuple):
     """Refined drafts, R = B * N rows, sentence-major; NumPy arrays once they are on the host.
 
     Attributes:
-      free_RL: True at positions that the decoder writes, which are neither EOS nor padding.
+      free_RL: True at positions of the sentence, which are neither EOS nor padding.
       log_prob_R: sum of the row's log-probabilities; NaN if a position was never written.
       oscillated_R: True for rows that were ended because they oscillated between two canvases.
       trace_TRL: tokens and log-probabilities of the draft and of every step; None if the steps were not traced.
@@ -149,7 +151,7 @@ def refine_drafts(
         traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
     arrays: Any = (  # NumPy arrays only on the host
         expand(refined.tokens_BL, kept_v),
-        canvas.free_BL,
+        canvas.free_BL if inputs.fixed_RL is None else canvas.free_BL | (inputs.fixed_RL > 0),
         inputs.length_BN.reshape(-1),
         # Where logits are NaN in every pass, nothing is written.
         jnp.where(refined.canvas.hidden_BL.any(-1), jnp.nan, (refined.canvas.score_BL * canvas.free_BL).sum(-1)),
@@ -177,6 +179,8 @@ def lay_out(
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, inputs.length_BN.shape[1]), length_R, inputs.draw_BN.reshape(-1))
     canvas = draft(key_R, length_R, options.max_target_length, options.corruption, model.ids)
+    if inputs.fixed_RL is not None:
+        canvas = hold(canvas, inputs.fixed_RL)
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
     if model.config.self_conditioning:

@@ -66,8 +66,8 @@ def translate_lines(
     warn: Callable[[str], None],
     ready: Callable[[], bool] = lambda: True,
     progress: Callable[[int], None] = lambda count: None,
-    trace: bool = False,
     split: bool = False,
+    **how: Any,
 ) -> Iterator[list[TranslatedLine]]:
     """Translates lines chunk by chunk.
 
@@ -76,13 +76,14 @@ def translate_lines(
       ready: says whether the next line is there; if it is not, the lines that were read are translated first.
       progress: gets the number of lines, or of their sentences, translated since its last call.
       split: translate each sentence of a line by itself.
+      how: further arguments of `Translator.translate`, such as `trace` and `template`.
     """
     done_before = 0
     source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
         paragraphs = [Paragraph.split(line, source_language) if split else Paragraph.whole(line) for line in chunk]
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
-        results = translator.translate(sentences, decoding, truncate=True, trace=trace, progress=progress)
+        results = translator.translate(sentences, decoding, truncate=True, progress=progress, **how)
         done = join_sentences(chunk, paragraphs, results, target_language)
         for number, line in enumerate(done, done_before + 1):
             if line.translation.truncated:
@@ -147,6 +148,8 @@ def translation_row(line: TranslatedLine) -> dict[str, Any]:
     source, translation, sentences = line
     fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
     row = {"source": source, "score": _finite(translation.score), **fields}
+    if translation.alignment is not None:
+        row["alignment"] = " ".join(f"{source}-{target}" for source, target in translation.alignment)
     if translation.candidates:
         listed = zip(translation.candidates, translation.candidate_lengths, strict=True)
         row["candidates"] = [

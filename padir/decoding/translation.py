@@ -36,6 +36,8 @@ class Translation:
       draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
         Hypotheses without such bytes come before others.
+      alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
+        (`padir.decoding.alignment.align`).
       whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model.
     """
 
@@ -52,6 +54,7 @@ class Translation:
     whole_text: str | None = None
     draft_passes: int = 0
     broken: int = 0
+    alignment: tuple[tuple[int, int], ...] | None = None
 
     @staticmethod
     def of_json(row: dict[str, Any]) -> Translation:

@@ -20,6 +20,8 @@ from typing import Any, Unpack
 import jax
 
 from padir import checks
+from padir.decoding.alignment import align as align_pairs
+from padir.decoding.alignment import words
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import (
@@ -34,6 +36,8 @@ from padir.decoding.options import (
 from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.rerank import RULES, Rescore
+from padir.decoding.templates import Template, able, templates_of
+from padir.decoding.terms import Terms, check_terms, hold_terms
 from padir.decoding.translation import TargetScore, Translation, untranslated
 from padir.distributed.processes import shared_out
 from padir.distributed.sharding import Sharding, spread
@@ -114,6 +118,9 @@ class Translator:
         target_lengths: Iterable[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
+        template: str | Sequence[str | Template] | None = None,
+        terms: Terms | None = None,
+        align: bool = False,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Unpack[DecodingOptions],
     ) -> list[Translation]:
@@ -133,13 +140,27 @@ class Translator:
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
           trace: record the draft and every step of the best hypothesis.
+          template: text and gaps of each translation, or of all: "I ___ to the station." has a gap of any length, and
+            __3__ is a gap of three tokens (`padir.decoding.templates`).
+          terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}
+            (`padir.decoding.terms`).
+          align: also link the words of both sides (`Translation.alignment`), which takes one more pass.
           progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
+        if None not in (template, terms):
+            raise PadirError("a template and terms exclude each other: leave one of them out")
         texts = checks.strings("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
+        if terms is not None:
+            check_terms(terms)
+            decoding = able(decoding, (), self.card.config)
+        templates: list[Template] = []
+        if template is not None:
+            templates = templates_of(template, len(texts), self.tokenizer)
+            decoding = able(decoding, templates, self.card.config)
         pipeline = self.pipeline(decoding, trace=trace)
         if target_lengths is not None:
             target_lengths = [*target_lengths]
@@ -148,14 +169,46 @@ class Translator:
         sources, marked = self.loaded.marked(texts, decoding.keep)
         tokens, truncated = self.loaded.source_tokens(sources, truncate)
         results = [untranslated(text, own) for text, own in zip(texts, marked, strict=True)]
-        shared: Any = {"target_lengths": target_lengths, "marked": marked}
+        shared: Any = {"target_lengths": target_lengths, "marked": marked, "templates": templates}
         batches = [*source_batches(sources, tokens, decoding.batch_size, **shared)]
         for (places, _), made in zip(batches, self._map(pipeline.run, [each for _, each in batches]), strict=True):
             for i, result in zip(places, made, strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
             progress(len(places))
         progress(sum(not result.passes for result in results))
+        if terms is not None:
+            how: Any = {"truncate": truncate, "trace": trace}
+            results = hold_terms(self, texts, results, decoding, terms, **how)
+        if align:
+            links = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
+            pairs = zip(results, links, strict=True)
+            results = [dataclasses.replace(each, alignment=tuple(own)) for each, own in pairs]
         return results
+
+    def align(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        *,
+        batch_size: int = 32,
+        cut: Callable[[str], list[tuple[int, int]]] = words,
+    ) -> list[list[tuple[int, int]]]:
+        """Links between the words of sentence pairs, from the decoder's cross-attention in one pass over the targets.
+
+        Returns for each pair (number of a source word, number of a target word), from 0, in the order of the target.
+        Words stand between spaces; a Chinese or Japanese character is a word. The end of a long text has no links.
+        `cut` gives the begin and end of other words.
+
+        Raises:
+          PadirError: the model's canvas is no sentence, and it cannot write from left to right.
+        """
+        sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
+        if len(sources) != len(targets):
+            raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
+        read, _ = self.loaded.source_tokens(sources, truncate=True)
+        written, _ = self.loaded.tokens(targets, truncate=True, name="target")
+        texts, tokens = zip(sources, targets, strict=True), zip(read, written, strict=True)
+        return align_pairs(self.loaded, [*texts], [*tokens], batch_size, cut)
 
     def translate_iter(
         self,

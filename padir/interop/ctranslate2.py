@@ -20,6 +20,8 @@ from padir.decoding.autoregressive import length_limits
 from padir.decoding.options import Decoding, DecodingOptions, asked
 from padir.decoding.search import Beam, Greedy, Search
 from padir.decoding.shortlist import Shortlist
+from padir.decoding.templates import Template
+from padir.decoding.terms import Terms
 from padir.decoding.translation import EMPTY_LINE, Translation, broken, clean
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -134,6 +136,9 @@ class CTranslate2Translator(Translator):
         target_lengths: Iterable[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
+        template: str | Sequence[str | Template] | None = None,
+        terms: Terms | None = None,
+        align: bool = False,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Unpack[DecodingOptions],
     ) -> list[Translation]:
@@ -146,8 +151,9 @@ class CTranslate2Translator(Translator):
           PadirError: a source has more tokens than the model takes, or the options do not fit the model or CTranslate2.
         """
         texts = checks.strings("texts", texts)
-        if target_lengths is not None or trace:
-            raise PadirError("CTranslate2 takes no target_lengths and records no trace: leave them out")
+        if trace or align or any(each is not None for each in (target_lengths, template, terms)):
+            what = "CTranslate2 takes no target_lengths, template or terms, aligns no words and records no trace"
+            raise PadirError(what, remedy="leave them out")
         chosen = self.resolved(asked(self.decoding, decoding, self.card.config, changes))
         assert isinstance(chosen.search, Beam | Greedy)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)

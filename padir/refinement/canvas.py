@@ -113,6 +113,17 @@ def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "
     return dataclasses.replace(hide(fresh, where_BL), start_BL=canvas.start_BL)
 
 
+def hold(canvas: Canvas, fixed_BL: Int[Array, "B L"]) -> Canvas:
+    """Writes the ids of `fixed_BL`, 0 for none, at free positions; these positions are then not free any more."""
+    held_BL = (fixed_BL > 0) & canvas.free_BL
+    return dataclasses.replace(
+        canvas,
+        tokens_BL=jnp.where(held_BL, fixed_BL, canvas.tokens_BL),
+        start_BL=jnp.where(held_BL, fixed_BL, canvas.start_BL),
+        free_BL=canvas.free_BL & ~held_BL,
+    )
+
+
 def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:
     """Takes each row from the pytree `yes` where `where_B` is True, else from `no`; their leaves begin with axis B."""
     return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)

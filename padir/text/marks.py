@@ -20,7 +20,8 @@ _LETTERS = "XZQYVWKJ"
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 _NUMBER = re.compile(r"\d[\d.,:/-]{0,7}")
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
-_UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
+UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Chinese and Japanese characters
+_UNIT = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 
 Links = Callable[[], Sequence[int]]
 """Function that gives, for each unit of a translation (`units`), the number of the source's unit that it translates."""

@@ -1,0 +1,154 @@
+"""Templates: fixed text and gaps of a translation, such as "I ___ to the station."
+
+A canvas holds the fixed tokens (`padir.refinement.canvas.hold`), and the gaps are written around them. A gap of unknown
+length takes the positions that the predicted length leaves. If there are several such gaps, each way to share out these
+positions is a candidate of its own, and the rule of reranking chooses. A model that writes from left to right can hold
+a prefix alone, which is a template whose only gap is its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import re
+from collections.abc import Sequence
+
+from padir.decoding.options import Decoding, mode_of
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.text.tokenizer import Tokenizer
+
+_GAP = re.compile(r"__(\d+)__|_{3,}")
+_MOST_SPLITS = 8  # ways to share out positions among several gaps of unknown length
+
+_log = logging.getLogger("padir")
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """A parsed template.
+
+    Attributes:
+      parts: token ids of fixed text, and numbers of tokens of gaps in turn; a gap of 0 has any length above 0.
+    """
+
+    parts: tuple[tuple[int, ...] | int, ...]
+
+    @staticmethod
+    def parse(text: str, tokenizer: Tokenizer) -> Template:
+        """Reads a template, in which ___ is a gap of any length, and __3__ a gap of three tokens.
+
+        Raises:
+          PadirError: the template has no gap, a gap of no tokens, or no fixed text.
+        """
+        parts: list[tuple[int, ...] | int] = []
+        end = 0
+        for gap in itertools.chain(_GAP.finditer(text), [None]):
+            fixed = text[end : gap.start() if gap else len(text)]
+            if ids := _encoded(fixed, tokenizer, follows=bool(parts)):
+                parts.append(tuple(ids))
+            if gap:
+                if gap[1] and not int(gap[1]):
+                    raise PadirError("template", "gaps of at least one token", gap[0], "leave the gap out")
+                parts.append(int(gap[1] or 0))
+                end = gap.end()
+        if not any(isinstance(part, int) for part in parts):
+            raise PadirError("template", "text with a gap: ___, or __3__ for three tokens", text)
+        if all(isinstance(part, int) for part in parts):
+            raise PadirError("template", "fixed text beside its gaps", text, "leave the template out")
+        return Template(tuple(parts))
+
+    @property
+    def prefix(self) -> tuple[int, ...] | None:
+        """The ids of a template that is a prefix; None for others."""
+        first, *others = self.parts
+        return first if others == [0] and isinstance(first, tuple) else None
+
+    @property
+    def least(self) -> int:
+        """The least number of target tokens, EOS included."""
+        return 1 + sum(len(part) if isinstance(part, tuple) else part or 1 for part in self.parts)
+
+    def length(self, predicted: int) -> int:
+        """The number of target tokens, EOS included, for a predicted number."""
+        return max(self.least, predicted) if 0 in self.parts else self.least
+
+    def rows(self, length: int) -> list[list[int]]:
+        """The fixed ids of canvases of `length` positions, 0 at gaps, for each way to share out the gaps.
+
+        >>> Template(((7, 8), 0, (9,))).rows(6)
+        [[7, 8, 0, 0, 9, 0]]
+        """
+        open_gaps = sum(part == 0 for part in self.parts)
+        rows = []
+        for shares in _shares(length - self.least + open_gaps, open_gaps):
+            left = iter(shares)
+            row: list[int] = []
+            for part in self.parts:
+                row += part if isinstance(part, tuple) else [0] * (part or next(left))
+            rows.append([*row, 0])
+        return rows
+
+
+def _encoded(text: str, tokenizer: Tokenizer, follows: bool) -> list[int]:
+    """The ids of fixed text; text that follows a gap without a space continues its word."""
+    ids = tokenizer.encode(text.strip())
+    if not follows or not text.strip() or text[0].isspace():
+        return ids
+    continued = tokenizer.encode(f"0{text.strip()}")
+    begins = (i for i in range(1, len(continued)) if tokenizer.decode(continued[:i]) == "0")
+    return continued[next(begins, len(continued)) :] or ids
+
+
+def _shares(total: int, parts: int) -> list[tuple[int, ...]]:
+    """Ways to share out a total among parts of at least 1, at even distances if there are many."""
+    if parts == 0:
+        return [()]
+    cuts = [*itertools.islice(itertools.combinations(range(1, total), parts - 1), 10_000)]
+    some = cuts[:: -(-len(cuts) // _MOST_SPLITS)]
+    return [tuple(b - a for a, b in itertools.pairwise((0, *cut, total))) for cut in some]
+
+
+def templates_of(template: str | Sequence[str | Template], count: int, tokenizer: Tokenizer) -> list[Template]:
+    """The templates of texts: one for each, or one for all."""
+    if isinstance(template, str):
+        return [Template.parse(template, tokenizer)] * count
+    if len(template) != count:
+        raise PadirError(f"{count} texts need {count} templates or one", got=len(template))
+    return [each if isinstance(each, Template) else Template.parse(each, tokenizer) for each in template]
+
+
+def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
+    """The options in a mode that can hold the templates, or terms if there are none; a message names another mode.
+
+    Raises:
+      PadirError: the model has no such mode, or the options exclude templates.
+    """
+    if decoding.shortlist is not None:
+        raise PadirError("a template or terms need all ids: leave the shortlist out")
+    mode = mode_of(decoding, config)
+    prefixes = all(each.prefix is not None for each in templates)
+    refines = not config.causal and config.readout.sized_by_target
+    chosen = next((able for able, can in _able(mode, prefixes, refines, config) if can), None)
+    if chosen is None:
+        what = "a model that writes from left to right" if config.causal else f"a {config.readout.name} model"
+        remedy = "give a prefix, such as 'I went ___'" if config.causal else "take another model"
+        raise PadirError(f"{what} cannot hold these words", remedy=remedy)
+    longest = max((each.least for each in templates), default=0)
+    if longest > config.max_length:
+        raise PadirError("template", f"at most {config.max_length} tokens, as the model takes", longest)
+    fixed = [part for each in templates for part in each.parts if isinstance(part, tuple)]
+    if chosen == "refine" and any(a == b for part in fixed for a, b in itertools.pairwise(part)):
+        decoding = dataclasses.replace(decoding, drop_repeats=False)  # it would drop fixed text
+    if chosen == mode:
+        return decoding
+    _log.warning("translating in the mode %r, because %r cannot hold these words", chosen, mode)
+    return decoding.changed(mode=chosen)
+
+
+def _able(mode: str, prefixes: bool, refines: bool, config: ModelConfig) -> list[tuple[str, bool]]:
+    """Modes in order of preference, and whether each can hold the templates."""
+    writes = config.causal or config.dual
+    can = {"refine": refines, "causal": writes and prefixes, "verify": False}
+    return [(mode, can[mode]), *can.items()]

@@ -1,0 +1,177 @@
+"""Terms: words of the target language that must stand where words of the source stand.
+
+1. A sentence is translated without its terms. If the translation has all of them, it is the result.
+2. Else each missing term is placed by word alignment, in place of the words that translate its source words.
+3. A refining model translates the sentence again around the terms, which its canvas holds (`Template`). A model that
+   writes from left to right continues after the first missing term.
+4. A term that is missing even then replaces its aligned words in the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from padir.decoding.alignment import words
+from padir.decoding.options import Decoding
+from padir.decoding.templates import Template
+from padir.errors import PadirError
+from padir.text.marks import Edit, edited, units
+from padir.text.spans import find
+
+if TYPE_CHECKING:
+    from padir.decoding.translation import Translation
+    from padir.decoding.translator import Translator
+
+Terms = Mapping[str, str]
+_ROUNDS = 3  # of a model that writes from left to right, which holds one missing term more in each
+
+
+def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Reads a file of terms, source TAB target in each line; empty lines are left out.
+
+    Raises:
+      PadirError: there is no such file, or a line has no tab or an empty side.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PadirError(f"cannot read the terms {path} ({error})", remedy="give a UTF-8 file") from None
+    terms = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            source, tab, target = line.partition("\t")
+            if not tab or not source.strip() or not target.strip() or "\t" in target:
+                raise PadirError(f"{path}, line {number}", "SOURCE, a tab and TARGET", line)
+            terms[source.strip()] = target.strip()
+    return terms
+
+
+def check_terms(terms: Terms) -> None:
+    """Refuses terms without words on either side."""
+    if not isinstance(terms, Mapping):
+        raise PadirError("terms", "a mapping from source words to target words", terms, "such as {'Hund': 'hound'}")
+    for source, target in terms.items():
+        if not all(isinstance(side, str) and side.strip() for side in (source, target)):
+            raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
+
+
+def missing(terms: Terms, source: str, target: str) -> list[tuple[int, int, str]]:
+    """Begin and end of source words whose term a translation does not have, with the term; case is ignored.
+
+    >>> missing({"Hund": "hound", "Katze": "cat"}, "Hund und Katze", "Dog and cat")
+    [(0, 4, 'hound')]
+    """
+    found: list[tuple[int, int, str]] = []
+    for own in sorted(terms, key=len, reverse=True):
+        match = _find(own, source)
+        if match and all(match.end() <= begin or end <= match.start() for begin, end, _ in found):
+            found.append((*match.span(), terms[own]))
+    return sorted(each for each in found if not _find(each[2], target))
+
+
+def _find(words_of: str, text: str) -> re.Match[str] | None:
+    """The first place of words in a text; scripts without spaces have no ends of words."""
+    word = re.escape(words_of.strip())
+    if words_of.isascii() or len(words(words_of)) < len(words_of.strip()):
+        word = rf"(?<![^\W_]){word}(?![^\W_])"
+    return re.search(word, text, re.IGNORECASE)
+
+
+def hold_terms(
+    translator: Translator,
+    texts: Sequence[str],
+    results: Sequence[Translation],
+    decoding: Decoding,
+    terms: Terms,
+    **how: Any,
+) -> list[Translation]:
+    """The translations with all terms of their sources; `how` are further arguments of `Translator.translate`."""
+    made = [*results]
+    refines = translator.refines(decoding)
+    if refines:  # the length is known, so that there is one candidate
+        decoding = dataclasses.replace(decoding, top_k=1, adjacent=False, n_best=0, rerank="own", brevity=1.0)
+    for _ in range(1 if refines else _ROUNDS):
+        edits = _edits(translator, texts, made, terms, decoding.keep)
+        if not edits:
+            return made
+        templates = [_around(translator, made[i].text, own, refines) for i, own in edits.items()]
+        fits = [template.least <= translator.card.config.max_length for template in templates]
+        some = [i for i, fit in zip(edits, fits, strict=True) if fit]
+        chosen = [template for template, fit in zip(templates, fits, strict=True) if fit]
+        again = translator.translate([texts[i] for i in some], decoding, template=chosen, **how)
+        for i, result in zip(some, again, strict=True):
+            made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
+    for i, own in _edits(translator, texts, made, terms, decoding.keep).items():
+        made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own))
+    return made
+
+
+def _edits(
+    translator: Translator,
+    texts: Sequence[str],
+    results: Sequence[Translation],
+    terms: Terms,
+    keep: Sequence[str],
+) -> dict[int, list[Edit]]:
+    """The words of each translation that missing terms replace; translations that miss none are left out."""
+    absent = {i: missing(terms, text, results[i].text) for i, text in enumerate(texts)}
+    absent = {i: own for i, own in absent.items() if own}
+    links = translator.align([texts[i] for i in absent], [results[i].text for i in absent], cut=units)
+    return {i: _replaced(texts[i], results[i].text, absent[i], own, keep) for i, own in zip(absent, links, strict=True)}
+
+
+def _replaced(
+    source: str,
+    target: str,
+    absent: Sequence[tuple[int, int, str]],
+    links: Sequence[tuple[int, int]],
+    keep: Sequence[str] = (),
+) -> list[Edit]:
+    """Terms in place of the first run of words that are linked to their source words, in the order of the target.
+
+    The spans of `keep` stay.
+    """
+    own, theirs = units(source), units(target)
+    spans = find(target, keep)
+    is_word = [
+        target[begin].isalnum() and all(end <= span.begin or span.end <= begin for span in spans)
+        for begin, end in theirs
+    ]
+    edits: list[Edit] = []
+    for begin, end, term in absent:
+        inside = {s for s, (first, last) in enumerate(own) if begin <= first and last <= end}
+        linked = [t for s, t in links if s in inside and is_word[t]]
+        linked = [t for t in linked if all(theirs[t][0] >= e.end or theirs[t][1] <= e.begin for e in edits)]
+        if linked:
+            last = linked[0]
+            while last + 1 in linked:
+                last += 1
+            edits.append(Edit(theirs[linked[0]][0], theirs[last][1], term))
+        else:  # before the punctuation at the end
+            ends = [last for (_, last), word in zip(theirs, is_word, strict=True) if word]
+            at = max([*ends, *(span.end for span in spans)], default=0)
+            edits.append(Edit(at, at, f" {term}" if at else term))
+    return sorted(edits)
+
+
+def _around(translator: Translator, text: str, edits: Sequence[Edit], refines: bool) -> Template:
+    """A template of the terms: with gaps of the lengths that the text has, or a prefix up to the first term."""
+    encode = translator.tokenizer.encode
+    if not refines:
+        begin, _, term = edits[0]
+        return Template((tuple(encode(text[:begin].rstrip() + " " + term.strip() if begin else term)), 0))
+    parts: list[tuple[int, ...] | int] = []
+    end = 0
+    for edit in edits:
+        if count := len(encode(text[end : edit.begin].strip())):
+            parts.append(count)
+        parts.append(tuple(encode(edit.text.strip())))
+        end = edit.end
+    if rest := text[end:].strip():
+        parts.append(max(1, len(encode(rest)) - (not rest[0].isalnum())))
+    return Template(tuple(parts))

@@ -1,0 +1,67 @@
+"""Word alignments from cross-attention: units and words of texts, links of the shipped models."""
+
+import json
+
+import numpy as np
+import pytest
+from support.tiny_model import random_translator
+
+from padir import Translator
+from padir.cli import main
+from padir.decoding.alignment import _by_unit, ends, words
+from padir.errors import PadirError
+from padir.text.marks import units
+
+PAIRS = [
+    ("Tom hat drei Hunde.", "Tom has three dogs.", {(0, 0), (1, 1), (2, 2), (3, 3)}),
+    ("Das Haus ist alt.", "The house is old.", {(0, 0), (1, 1), (2, 2), (3, 3)}),
+    ("Wo ist mein Buch?", "Where is my book?", {(0, 0), (1, 1), (2, 2), (3, 3)}),
+    ("Gestern habe ich Maria gesehen.", "I saw Maria yesterday.", {(2, 0), (4, 1), (3, 2), (0, 3)}),
+    ("Heute kauft er Brot.", "He is buying bread today.", {(2, 0), (1, 2), (3, 3), (0, 4)}),
+]
+
+
+def test_tokens_are_joined_to_words(tokenizer):
+    text = "eins zwei, ß"  # ß is spelt in bytes
+    tokens = tokenizer.encode(text)
+    assert ends(tokenizer, tokens)[-1] == len(text)
+    by_word = _by_unit(tokenizer, words(text), tokens)
+    assert by_word.shape == (3, len(tokens)) and by_word.any(0).all()
+    for (begin, end), row in zip(words(text), by_word, strict=True):
+        assert text[begin:end] in tokenizer.decode([tokens[i] for i in np.flatnonzero(row)])
+    assert [text[begin:end] for begin, end in units(text)] == ["eins", "zwei", ",", "ß"]
+
+
+@pytest.mark.parametrize("model", ["de_en", "de_en_ar"])
+def test_shipped_models_align_plain_sentences(model):
+    sources, targets, expected = zip(*PAIRS, strict=True)
+    found = Translator.load(model).align(sources, targets)
+    right = sum(len(links & {*made}) for links, made in zip(expected, found, strict=True))
+    assert right >= 0.8 * sum(map(len, expected))
+    assert all(
+        [target for _, target in made] == [*range(len(t.split()))] for made, t in zip(found, targets, strict=True)
+    )
+
+
+def test_a_translation_has_links_on_request(tokenizer):
+    translator = random_translator(tokenizer)
+    plain, asked = (translator.translate(["eins zwei", ""], align=align) for align in (False, True))
+    assert [each.alignment for each in plain] == [None, None] and asked[1].alignment == ()
+    assert [target for _, target in asked[0].alignment] == [*range(len(asked[0].text.split()))]
+    assert {source for source, _ in asked[0].alignment} <= {0, 1}
+
+
+def test_the_command_writes_links(tmp_path, capsys):
+    assert main(["translate", "--align", "--jsonl", "Tom hat drei Hunde."]) == 0
+    row = json.loads(capsys.readouterr().out)
+    links = [link.split("-") for link in row["alignment"].split()]
+    assert [int(target) for _, target in links] == [*range(len(row["text"].split()))]
+    assert main(["translate", "--align", "Tom"]) == 2
+    assert "--align writes the links of a whole line in JSON: give --jsonl" in capsys.readouterr().err
+
+
+def test_what_cannot_be_aligned_is_refused(tokenizer):
+    with pytest.raises(PadirError, match="2 sources need 2 targets, got 1"):
+        random_translator(tokenizer).align(["eins", "zwei"], ["one"])
+    with pytest.raises(PadirError, match="a CTC model cannot align words"):
+        random_translator(tokenizer, length_head="ctc", max_length=48).align(["eins"], ["one"])

@@ -1,0 +1,120 @@
+"""Templates: fixed text of a translation, with gaps of known and unknown length, and prefixes."""
+
+import logging
+
+import numpy as np
+import pytest
+from support.tiny_model import random_translator
+
+from padir.decoding.autoregressive import write_targets
+from padir.decoding.search import Beam, Greedy
+from padir.decoding.templates import Template
+from padir.errors import PadirError
+from padir.refinement import EasyFirst, Mask, MaskPredict, Rejecter, Threshold
+
+TEXTS = ["eins zwei", "drei vier fünf sechs"]
+
+
+def parts(text, tokenizer):
+    made = Template.parse(text, tokenizer).parts
+    return [part if isinstance(part, int) else tokenizer.decode(part) for part in made]
+
+
+def test_text_and_gaps_take_turns(tokenizer):
+    assert parts("one ___ two", tokenizer) == ["one", 0, "two"]
+    assert parts("__2__one, ____.", tokenizer) == [2, "one,", 0, "."]
+    assert parts("one two ___", tokenizer) == ["one two", 0]
+    assert tokenizer.encode("one.")[1:] == list(Template.parse("___.", tokenizer).parts[1])  # without a space
+
+
+def test_rows_share_out_the_positions():
+    template = Template((0, (7,), 2, (8,), 0))
+    assert (template.least, template.length(3), template.length(9)) == (7, 7, 9)
+    assert template.rows(8) == [[0, 7, 0, 0, 8, 0, 0, 0], [0, 0, 7, 0, 0, 8, 0, 0]]
+    assert len(template.rows(60)) <= 8 and len({sum(map(bool, row)) for row in template.rows(60)}) == 1
+    assert Template(((7,), 2)).length(9) == 4 and Template(((7,), 2)).rows(4) == [[7, 0, 0, 0]]
+    assert Template(((7,), 0)).prefix == (7,) and Template((0, (7,))).prefix is None
+
+
+MODELS = {
+    "padir": ({}, {"top_k": 3}),
+    "one pass": ({}, {"num_steps": 1}),
+    "masks": ({"corruption": Mask(), "strategy": MaskPredict()}, {"draws": 1}),
+    "easy first": ({"corruption": Mask(), "strategy": EasyFirst(), "decontextualised": True}, {}),
+    "threshold": ({"corruption": Mask(), "strategy": Threshold(0.5)}, {}),
+    "rejecter": ({"strategy": Rejecter(), "rejecter": True}, {}),
+    "dual": ({"dual": True}, {"rerank": "causal", "top_k": 3}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_strategy_holds_the_words(tokenizer, name):
+    sizes, options = MODELS[name]
+    translator = random_translator(tokenizer, **sizes)
+    for template in ("one ___ seven nine", "___ eight", "__1__ zero zero __2__"):
+        fixed = [part for part in parts(template, tokenizer) if isinstance(part, str)]
+        for result in translator.translate(TEXTS, template=template, **options):
+            begin = 0
+            for part in fixed:
+                begin = result.text.index(part, begin) + len(part)
+    assert result.length == 6  # three words and three tokens, with EOS: no length is predicted
+    assert translator.translate(TEXTS[:1], template="one __1__", **options)[0].text.startswith("one")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [({"causal": True}, {"beam": 3}), ({"causal": True}, {"beam": 1}), ({"dual": True}, {"mode": "causal"})]
+    + [({"causal": True}, {"temperature": 1.0, "draws": 3})],
+)
+def test_a_search_begins_with_the_prefix(tokenizer, sizes, options):
+    translator = random_translator(tokenizer, **sizes)
+    results = translator.translate(TEXTS, template=["seven eight ___", "one ___"], **options)
+    assert results[0].text.startswith("seven eight") and results[1].text.startswith("one")
+    assert results[0].length > 3
+
+
+def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
+    loaded = random_translator(tokenizer, causal=True).loaded
+    source_BS, limit_B = loaded.padded(loaded.source_tokens(TEXTS, False)[0], 2), np.array([12, 16])
+    for search in (Greedy(), Beam(3)):
+        how = {"search": search, "max_length": 16, "seed": 0}
+        rows, score_BN, _ = write_targets(loaded.model, loaded.params, source_BS, limit_B, **how)
+        best_BL = np.asarray(rows.tokens_BNL)[np.arange(2), np.asarray(score_BN).argmax(-1)]
+        prefix_BL = np.where(np.arange(16) < 3, best_BL, 0)
+        again, score_again_BN, _ = write_targets(
+            loaded.model, loaded.params, source_BS, limit_B, **how, prefix_BL=prefix_BL
+        )
+        assert (np.asarray(again.tokens_BNL)[np.arange(2), np.asarray(score_again_BN).argmax(-1)] == best_BL).all()
+        assert np.asarray(score_again_BN).max(-1) == pytest.approx(np.asarray(score_BN).max(-1), abs=1e-5)
+
+
+def test_a_mode_that_cannot_hold_the_words_gives_way(tokenizer, caplog):
+    translator = random_translator(tokenizer, dual=True)
+    with caplog.at_level(logging.WARNING, "padir"):
+        (result,) = translator.translate(TEXTS[:1], template="___ one", mode="causal")
+        assert result.text.endswith("one") and "in the mode 'refine', because 'causal'" in caplog.text
+        (result,) = translator.translate(TEXTS[:1], template="one ___", mode="verify")
+    assert result.text.startswith("one") and "in the mode 'refine', because 'verify'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "template", "message"),
+    [
+        ({}, "one two", "template must be text with a gap: ___, or __3__ for three tokens, got 'one two'"),
+        ({}, "___", "template must be fixed text beside its gaps"),
+        ({}, "one __0__", "template must be gaps of at least one token, got '__0__'"),
+        ({}, "one ___ " + "two " * 40, "template must be at most 24 tokens"),
+        ({}, ["one ___"], "2 texts need 2 templates or one, got 1"),
+        ({"causal": True}, "one ___ two", "cannot hold these words: give a prefix, such as 'I went ___'"),
+        (
+            {"length_head": "ctc", "max_length": 48},
+            "one ___",
+            "a CTC model cannot hold these words: take another model",
+        ),
+    ],
+)
+def test_wrong_templates_are_refused(tokenizer, sizes, template, message):
+    corruption = {"corruption": Mask()} if "length_head" in sizes else {}
+    with pytest.raises(PadirError) as error:
+        random_translator(tokenizer, **corruption, **sizes).translate(TEXTS, template=template)
+    assert message in str(error.value)

@@ -1,0 +1,67 @@
+"""Terms: target words that must stand where source words stand."""
+
+import pytest
+from support.tiny_model import random_translator, same
+
+from padir.decoding.terms import _replaced, missing, read_terms
+from padir.errors import PadirError
+from padir.text.marks import edited
+
+TERMS = {"eins": "seven", "zwei drei": "zero nine", "Zehn": "ten"}
+TEXTS = ["eins zwei drei", "vier zwei drei fünf eins", "sechs", "zehn", "", "einstein"]
+
+
+def test_missing_terms_are_found():
+    assert missing(TERMS, "Eins, zwei drei", "Seven") == [(6, 15, "zero nine")]
+    assert missing({"Haus": "home", "Haus am See": "lake house"}, "Haus am See", "the house") == [(0, 11, "lake house")]
+    assert missing({"桌面": "desktop"}, "使用桌面环境", "use it") == [(2, 4, "desktop")]
+    assert missing({"Haus": "house"}, "Hausboot", "boat") == [] == missing({"Haus": "house"}, "Haus", "A HOUSE.")
+
+
+def test_a_term_replaces_the_words_that_are_linked_to_its_source():
+    source, target = "der Hund schläft", "the dog sleeps."
+    links = [(0, 0), (1, 1), (2, 2), (2, 3)]
+    edits = _replaced(source, target, missing({"Hund": "hound"}, source, target), links)
+    assert edited(target, edits) == "the hound sleeps."
+    edits = _replaced(source, target, missing({"Hund": "hound"}, source, target), [(0, 0), (0, 1), (0, 2), (0, 3)])
+    assert edited(target, edits) == "the dog sleeps hound."
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [({}, {"top_k": 3}), ({}, {"num_steps": 1}), ({"causal": True}, {"beam": 2}), ({"dual": True}, {"mode": "verify"})]
+    + [({"dual": True}, {"mode": "causal"}), ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0})],
+)
+def test_every_term_stands_in_every_mode(tokenizer, sizes, options):
+    translator = random_translator(tokenizer, **({"max_length": 32} | sizes))
+    results = translator.translate(TEXTS, terms=TERMS, **options)
+    assert [missing(TERMS, text, result.text) for text, result in zip(TEXTS, results, strict=True)] == [[]] * 6
+    if options.get("mode") != "verify":
+        plain = translator.translate(TEXTS, **options)
+        same([results[i] for i in (2, 4, 5)], [plain[i] for i in (2, 4, 5)])
+
+
+def test_terms_and_spans_stand_together(tokenizer):
+    translator = random_translator(tokenizer, max_length=48)
+    (result,) = translator.translate(["eins <b>vier</b> www.x.org"], terms=TERMS, keep=("tags", "urls"))
+    assert all(result.text.count(each) == 1 for each in ("<b>", "</b>", "www.x.org")) and "seven" in result.text
+
+
+def test_a_file_of_terms(tmp_path):
+    (tmp_path / "terms.tsv").write_text("Vertrag\tagreement\n\n das Haus \t the home\n")
+    assert read_terms(tmp_path / "terms.tsv") == {"Vertrag": "agreement", "das Haus": "the home"}
+    (tmp_path / "wrong.tsv").write_text("Vertrag\tagreement\nHaus house\n")
+    with pytest.raises(PadirError, match=r"wrong.tsv, line 2 must be SOURCE, a tab and TARGET, got 'Haus house'"):
+        read_terms(tmp_path / "wrong.tsv")
+    with pytest.raises(PadirError, match="cannot read the terms"):
+        read_terms(tmp_path / "none.tsv")
+
+
+def test_what_cannot_be_held_is_refused(tokenizer):
+    translator = random_translator(tokenizer)
+    with pytest.raises(PadirError, match="terms must be words on both sides, got 'eins': ''"):
+        translator.translate(TEXTS, terms={"eins": ""})
+    with pytest.raises(PadirError, match="a template and terms exclude each other"):
+        translator.translate(TEXTS, terms=TERMS, template="one ___")
+    with pytest.raises(PadirError, match="a CTC model cannot hold these words"):
+        random_translator(tokenizer, length_head="ctc", max_length=48).translate(TEXTS, terms=TERMS)
