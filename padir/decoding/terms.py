@@ -51,13 +51,20 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
     return terms
 
 
-def check_terms(terms: Terms) -> None:
-    """Refuses terms without words on either side."""
-    if not isinstance(terms, Mapping):
-        raise PadirError("terms", "a mapping from source words to target words", terms, "such as {'Hund': 'hound'}")
-    for source, target in terms.items():
-        if not all(isinstance(side, str) and side.strip() for side in (source, target)):
-            raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
+def terms_of(terms: Terms | Sequence[Terms], count: int) -> list[Terms]:
+    """The terms of each text, given for each or for all; refuses terms without words on either side."""
+    every = [terms] if isinstance(terms, Mapping) else [*terms]
+    for each in every:
+        if not isinstance(each, Mapping):
+            raise PadirError("terms", "a mapping from source words to target words", each, "such as {'Hund': 'hound'}")
+        for source, target in each.items():
+            if not all(isinstance(side, str) and side.strip() for side in (source, target)):
+                raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
+    if isinstance(terms, Mapping):
+        return [terms] * count
+    if len(every) != count:
+        raise PadirError(f"{count} texts need {count} mappings of terms or one", got=len(every))
+    return every
 
 
 def missing(terms: Terms, source: str, target: str) -> list[tuple[int, int, str]]:
@@ -87,7 +94,7 @@ def hold_terms(
     texts: Sequence[str],
     results: Sequence[Translation],
     decoding: Decoding,
-    terms: Terms,
+    terms: Sequence[Terms],
     **how: Any,
 ) -> list[Translation]:
     """The translations with all terms of their sources; `how` are further arguments of `Translator.translate`."""
@@ -103,7 +110,8 @@ def hold_terms(
         fits = [template.least <= translator.card.config.max_length for template in templates]
         some = [i for i, fit in zip(edits, fits, strict=True) if fit]
         chosen = [template for template, fit in zip(templates, fits, strict=True) if fit]
-        again = translator.translate([texts[i] for i in some], decoding, template=chosen, **how)
+        lengths = [template.least for template in chosen] if refines else None
+        again = translator.translate([texts[i] for i in some], decoding, template=chosen, target_lengths=lengths, **how)
         for i, result in zip(some, again, strict=True):
             made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
     for i, own in _edits(translator, texts, made, terms, decoding.keep).items():
@@ -115,11 +123,11 @@ def _edits(
     translator: Translator,
     texts: Sequence[str],
     results: Sequence[Translation],
-    terms: Terms,
+    terms: Sequence[Terms],
     keep: Sequence[str],
 ) -> dict[int, list[Edit]]:
     """The words of each translation that missing terms replace; translations that miss none are left out."""
-    absent = {i: missing(terms, text, results[i].text) for i, text in enumerate(texts)}
+    absent = {i: missing(terms[i], text, results[i].text) for i, text in enumerate(texts)}
     absent = {i: own for i, own in absent.items() if own}
     links = translator.align([texts[i] for i in absent], [results[i].text for i in absent], cut=units)
     return {i: _replaced(texts[i], results[i].text, absent[i], own, keep) for i, own in zip(absent, links, strict=True)}

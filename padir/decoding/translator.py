@@ -37,7 +37,7 @@ from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.rerank import RULES, Rescore
 from padir.decoding.templates import Template, able, templates_of
-from padir.decoding.terms import Terms, check_terms, hold_terms
+from padir.decoding.terms import Terms, hold_terms, terms_of
 from padir.decoding.translation import TargetScore, Translation, untranslated
 from padir.distributed.processes import shared_out
 from padir.distributed.sharding import Sharding, spread
@@ -119,7 +119,7 @@ class Translator:
         truncate: bool = False,
         trace: bool = False,
         template: str | Sequence[str | Template] | None = None,
-        terms: Terms | None = None,
+        terms: Terms | Sequence[Terms] | None = None,
         align: bool = False,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Unpack[DecodingOptions],
@@ -142,8 +142,8 @@ class Translator:
           trace: record the draft and every step of the best hypothesis.
           template: text and gaps of each translation, or of all: "I ___ to the station." has a gap of any length, and
             __3__ is a gap of three tokens (`padir.decoding.templates`).
-          terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}
-            (`padir.decoding.terms`).
+          terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}, of each text or
+            of all (`padir.decoding.terms`).
           align: also link the words of both sides (`Translation.alignment`), which takes one more pass.
           progress: gets the number of texts translated since its last call, after each batch.
 
@@ -155,7 +155,7 @@ class Translator:
         texts = checks.strings("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
         if terms is not None:
-            check_terms(terms)
+            terms = terms_of(terms, len(texts))
             decoding = able(decoding, (), self.card.config)
         templates: list[Template] = []
         if template is not None:

@@ -137,7 +137,7 @@ class CTranslate2Translator(Translator):
         truncate: bool = False,
         trace: bool = False,
         template: str | Sequence[str | Template] | None = None,
-        terms: Terms | None = None,
+        terms: Terms | Sequence[Terms] | None = None,
         align: bool = False,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Unpack[DecodingOptions],

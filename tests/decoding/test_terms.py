@@ -61,6 +61,8 @@ def test_what_cannot_be_held_is_refused(tokenizer):
     translator = random_translator(tokenizer)
     with pytest.raises(PadirError, match="terms must be words on both sides, got 'eins': ''"):
         translator.translate(TEXTS, terms={"eins": ""})
+    with pytest.raises(PadirError, match="6 texts need 6 mappings of terms or one, got 1"):
+        translator.translate(TEXTS, terms=[TERMS])
     with pytest.raises(PadirError, match="a template and terms exclude each other"):
         translator.translate(TEXTS, terms=TERMS, template="one ___")
     with pytest.raises(PadirError, match="a CTC model cannot hold these words"):
