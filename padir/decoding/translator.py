@@ -142,8 +142,8 @@ class Translator:
           trace: record the draft and every step of the best hypothesis.
           template: text and gaps of each translation, or of all: "I ___ to the station." has a gap of any length, and
             __3__ is a gap of three tokens (`padir.decoding.templates`).
-          terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}, of each text or
-            of all (`padir.decoding.terms`).
+          terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}, for all
+            texts or for each (`padir.decoding.terms`).
           align: also link the words of both sides (`Translation.alignment`), which takes one more pass.
           progress: gets the number of texts translated since its last call, after each batch.
 
