@@ -19,6 +19,7 @@ import gzip
 import random
 import re
 import time
+from typing import Any
 
 from padir import Translator
 from padir.decoding.terms import missing
@@ -110,9 +111,9 @@ def main() -> None:
     texts, words = corpus(args.sentences)
     for name in args.models:
         translator = Translator.load(name)
-        ways = {"causal": {"mode": "causal"}, "greedy": {"mode": "causal", "beam": 1}}
+        ways: dict[str, Any] = {"causal": {"mode": "causal"}, "greedy": {"mode": "causal", "beam": 1}}
         if translator.card.config.dual:
-            own = {"refine": {}, "one pass": {"num_steps": 1}, "top_k 1": {"top_k": 1, "rerank": "own"}}
+            own: dict[str, Any] = {"refine": {}, "one pass": {"num_steps": 1}, "top_k 1": {"top_k": 1, "rerank": "own"}}
             ways = own | ways | {"verify": {"mode": "verify"}}
         for way, options in ways.items():
             translator.translate(texts, keep=KEEP, **options)  # compiles
@@ -160,7 +161,7 @@ def measure_terms(name: str, source_file: str, target_file: str, count: int) -> 
                 break
     chosen = chosen[:count]
     sources, references, terms = map(list, zip(*chosen, strict=True))
-    ways = {"own mode": {}} | ({"causal": {"mode": "causal"}} if translator.card.config.dual else {})
+    ways: dict[str, Any] = {"own mode": {}} | ({"causal": {"mode": "causal"}} if translator.card.config.dual else {})
     for way, options in ways.items():
         for held in (False, True):
             for _ in range(2):  # the first compiles

@@ -47,8 +47,8 @@ def cross_attention(
     method = "target_states" if model.config.causal else "draft_states"
     inputs = jnp.asarray(tokens_BL), (jnp.asarray(tokens_BL) > 0).astype(jnp.int32), cross_kv, source_segment_BS
     _, sown = model.apply({"params": params}, *inputs, method=method, mutable=["intermediates"])
-    last = sown["intermediates"]["decoder"][f"layers_{model.config.decoder_layers - 1}"]
-    return last["encoder_decoder_attention"]["attn_BHLS"][0].mean(1)
+    layers: Any = sown["intermediates"]["decoder"]
+    return layers[f"layers_{model.config.decoder_layers - 1}"]["encoder_decoder_attention"]["attn_BHLS"][0].mean(1)
 
 
 class Read(NamedTuple):
@@ -91,7 +91,7 @@ class Aligner:
         """
         first = 1 if self.loaded.card.config.length_token else 0
         own, (tokens, kept) = self.sources[b][first:-1], self.read[b]
-        weight_LS = self._attention_BLS[b][np.ix_(kept, np.arange(len(own)) + first)]
+        weight_LS = self._attention_BLS[b, list(kept), first : first + len(own)]
         tokenizer = self.loaded.tokenizer
         unit_tL = _by_unit(tokenizer, cut(target), [tokens[i] for i in kept])
         weight_tu = unit_tL @ weight_LS @ _by_unit(tokenizer, cut(source), own).T

@@ -173,7 +173,8 @@ def choose(
                 candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
             )
         )
-        read.append(_read(loaded, decoding, *drafts.row(best)))
+        if batch.source.marked:
+            read.append(_read(loaded, decoding, *drafts.row(best)))
     memory = batch.cross_kv, batch.encoded.segment_BS
     return put_back(results, raw, batch.source, Aligner(loaded, batch.source.tokens, read, lambda: memory))
 

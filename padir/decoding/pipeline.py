@@ -197,7 +197,7 @@ class RefiningPipeline:
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
         )
-        return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence, fixed_RL), {
+        return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence, fixed_RL=fixed_RL), {
             "options": options,
             "num_steps": decoding.num_steps,
             "seed": decoding.seed,

@@ -194,8 +194,6 @@ def nests(spans: Iterable[str]) -> bool:
 class _Nesting(html.parser.HTMLParser):
     """Checks that tags nest."""
 
-    CDATA_CONTENT_ELEMENTS = ()  # tags inside <script>, too
-
     def __init__(self):
         super().__init__()
         self.open: list[str] = []

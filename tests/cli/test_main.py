@@ -96,7 +96,7 @@ def test_options_say_what_the_library_says():
     """Parsing imports no module of the library, so that types and choices stand in two places."""
     actions = [action for parser in parsers(build_parser()) for action in parser._actions]
     for action in actions:
-        if vars(action).get("owner") and (default := default_of(action.owner, action.parameter)) is not None:
+        if vars(action).get("owner") and (default := default_of(action.owner, action.parameter)) not in (None, ()):
             kind = bool if isinstance(action, argparse.BooleanOptionalAction) else action.type
             assert {type(each) for each in (default if isinstance(default, tuple) else [default])} == {kind}
         for name, (owner, _) in vars(action).get("settings", {}).items():
