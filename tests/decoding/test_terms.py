@@ -59,7 +59,7 @@ def test_a_file_of_terms(tmp_path):
 
 def test_what_cannot_be_held_is_refused(tokenizer):
     translator = random_translator(tokenizer)
-    with pytest.raises(PadirError, match="terms must be words on both sides, got 'eins': ''"):
+    with pytest.raises(PadirError, match="terms must be words on both sides"):
         translator.translate(TEXTS, terms={"eins": ""})
     with pytest.raises(PadirError, match="6 texts need 6 mappings of terms or one, got 1"):
         translator.translate(TEXTS, terms=[TERMS])
