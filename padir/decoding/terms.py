@@ -14,18 +14,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from padir.decoding.alignment import words
 from padir.decoding.options import Decoding
 from padir.decoding.templates import Template
+from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import Edit, edited, units
 from padir.text.spans import find
-
-if TYPE_CHECKING:
-    from padir.decoding.translation import Translation
-    from padir.decoding.translator import Translator
 
 Terms = Mapping[str, str]
 _ROUNDS = 3  # of a model that writes from left to right, which holds one missing term more in each
@@ -90,14 +87,20 @@ def _find(words_of: str, text: str) -> re.Match[str] | None:
 
 
 def hold_terms(
-    translator: Translator,
+    translator: Any,
     texts: Sequence[str],
     results: Sequence[Translation],
     decoding: Decoding,
     terms: Sequence[Terms],
     **how: Any,
 ) -> list[Translation]:
-    """The translations with all terms of their sources; `how` are further arguments of `Translator.translate`."""
+    """The translations with all terms of their sources.
+
+    Args:
+      translator: a `Translator`, which translates again.
+      results, decoding: its translations without terms, and their options.
+      how: further arguments of `Translator.translate`.
+    """
     made = [*results]
     refines = translator.refines(decoding)
     if refines:  # the length is known, so that there is one candidate
@@ -120,7 +123,7 @@ def hold_terms(
 
 
 def _edits(
-    translator: Translator,
+    translator: Any,
     texts: Sequence[str],
     results: Sequence[Translation],
     terms: Sequence[Terms],
@@ -167,7 +170,7 @@ def _replaced(
     return sorted(edits)
 
 
-def _around(translator: Translator, text: str, edits: Sequence[Edit], refines: bool) -> Template:
+def _around(translator: Any, text: str, edits: Sequence[Edit], refines: bool) -> Template:
     """A template of the terms: with gaps of the lengths that the text has, or a prefix up to the first term."""
     encode = translator.tokenizer.encode
     if not refines:
