@@ -18,7 +18,8 @@ from padir.text.spans import MARKS, OWN, find, replaced
 
 _LETTERS = "XZQYVWKJ"
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-_NUMBER = re.compile(r"\d[\d.,:/-]{0,7}")
+_SHORT = re.compile(r"\d{1,2}")
+_MORE, _MORE_BEFORE = re.compile(r"(?:[.,:/-]?\d)*"), re.compile(r"(?:\d[.,:/-]?)*$")
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Chinese and Japanese characters
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
@@ -149,10 +150,10 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
             marks.append(MARKS[k])
         elif _is_markup(span):
             marks.append("")
-        elif _NUMBER.fullmatch(span) and spans.count(span) == 1 and span not in words:
+        elif _SHORT.fullmatch(span) and spans.count(span) == 1 and span not in words:
             marks.append(span)  # models copy short numbers
         else:
-            marks.append(next(numbers if span[:1].isdigit() else letters, "") or next(numbers, ""))
+            marks.append(next(letters, "") or next(numbers, ""))
     parts, places, end = [], [], 0
     for (begin, after, _), own in zip(found, marks, strict=True):
         before = text[end:begin]
@@ -257,7 +258,11 @@ class _Placing:
         span = self._marked.spans[k]
         if run:
             self._taken |= {*range(*run)}
-            return Edit(self._begins[run[0]], self._ends[run[1]], span)
+            begin, end = self._begins[run[0]], self._ends[run[1]]
+            if mark.isdigit():  # a wrong number may have more digits
+                end += len("".join(_MORE.findall(self._text[end:])[:1]))
+                begin -= len("".join(_MORE_BEFORE.findall(self._text[:begin])[:1]))
+            return Edit(begin, end, span)
         at = self._near(k, 0, len(self._units))
         while 0 < at and not self._is_word[at - 1]:
             at -= 1  # before punctuation

@@ -52,9 +52,9 @@ def test_every_mode_keeps_every_span(tokenizer, name, placeholders):
 
 def test_a_candidate_that_kept_all_spans_wins(tokenizer):
     translator = random_translator(tokenizer)
-    plain = translator.translate(["acht 17:30"], top_k=3, n_best=3)[0]
-    result = translator.translate(["acht 17:30"], top_k=3, n_best=3, keep="numbers")[0]
-    assert "17:30" in result.text and "17:30" not in plain.text
+    plain = translator.translate(["acht 17"], top_k=3, n_best=3)[0]
+    result = translator.translate(["acht 17"], top_k=3, n_best=3, keep="numbers")[0]
+    assert "17" in result.text and "17" not in plain.text
     assert {text for text, _ in result.candidates} == {text for text, _ in plain.candidates}  # the source is the same
 
 
