@@ -135,7 +135,7 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
       placeholders: the model was trained with placeholders; marks that the text itself has are then spans, too.
 
     >>> mark("Klick <b>hier</b>: 1234 %", ["tags", "numbers"], placeholders=False).text
-    'Klick hier: 11'
+    'Klick hier: X'
     """
     found = find(text, (OWN, *kinds) if placeholders else kinds)
     if not found:
