@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 GITHUB = "https://github.com/padir/padir/blob/main/"
 MARK = re.compile(r"<!-- made: (\w+) -->")
-FORMULA = re.compile(r"^\$\$(.+)\$\$$", re.MULTILINE)
+FORMULA = re.compile(r"^```math\n(.+)\n```$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -47,7 +47,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts what is made where a page has a mark such as <!-- made: commands -->, and MathML for $$ formulas $$."""
+    """Puts what is made where a page has a mark such as <!-- made: commands -->, and MathML for formulas."""
     made = MARK.sub(lambda mark: MADE[mark[1]](), markdown)
     return FORMULA.sub(lambda formula: latex2mathml.converter.convert(formula[1], display="block"), made)
 
