@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -20,6 +20,20 @@ from padir.models.products import dot, int8_dot
 
 NUM_BUCKETS = 32  # number of buckets of relative positions
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
+
+
+@flax.struct.dataclass
+class AxisNames:
+    """The names of a parameter's axes, such as ("embed", "mlp"), as a leaf of the collection "params_axes"."""
+
+    names: tuple[str, ...] = flax.struct.field(pytree_node=False)
+
+
+def named_param(module: nn.Module, name: str, init: Any, shape: tuple[int, ...], axes: tuple[str, ...]) -> Array:
+    """A float32 parameter of a module. `init` also writes its axis names, where T5X looks for them."""
+    if module.is_initializing():
+        module.variable("params_axes", f"{name}_axes", lambda: AxisNames(axes))
+    return module.param(name, init, shape, jnp.float32)
 
 
 class Dense(nn.Module):
@@ -37,7 +51,7 @@ class Dense(nn.Module):
     def __call__(self, x, only: tuple[Any, int] | None = None):
         """Computes all output features, or features begin .. begin + size - 1 if `only` is (begin, size)."""
         init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
-        kernel = _part(param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes), only)
+        kernel = _part(named_param(self, "kernel", init, (x.shape[-1], self.features), self.axes), only)
         if kernel.dtype == jnp.int8:
             scale = _part(self.get_variable("params", "kernel_scale"), only)
             return int8_dot(x, kernel, scale).astype(self.dtype)
@@ -56,7 +70,7 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        scale = param_with_axes("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",))
+        scale = named_param(self, "scale", nn.initializers.ones, (x.shape[-1],), ("embed",))
         x = x.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
         return (x * scale).astype(self.dtype)
@@ -72,7 +86,7 @@ class Embed(nn.Module):
 
     def setup(self):
         shape, init = (self.num_embeddings, self.features), nn.initializers.normal(stddev=1.0)
-        self.embedding = param_with_axes("embedding", init, shape, jnp.float32, axes=self.axes)
+        self.embedding = named_param(self, "embedding", init, shape, self.axes)
 
     def __call__(self, ids: Int[Array, ...]):
         rows = jnp.take(self.embedding, ids, axis=0)
@@ -132,7 +146,7 @@ class RelativePositionBias(nn.Module):
     def __call__(self, length: int, query_BJ: Int[Array, "B J"] | None = None) -> Float[Array, "B H J L"]:
         """Biases of all query positions (B = 1, J = L), or of the positions in `query_BJ`."""
         shape, init = (self.num_heads, NUM_BUCKETS), nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
-        table = param_with_axes("rel_embedding", init, shape, jnp.float32, axes=("heads", "relpos_buckets"))
+        table = named_param(self, "rel_embedding", init, shape, ("heads", "relpos_buckets"))
         index_L = np.arange(length)
         offset_JL = index_L[None, :] - index_L[:, None]
         bucket_JL = relative_position_bucket(offset_JL, bidirectional=self.bidirectional)

@@ -11,11 +11,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
 from padir.errors import PadirError
-from padir.models.layers import Dense, Embed
+from padir.models.layers import Dense, Embed, named_param
 from padir.readout import READOUTS, Readout
 from padir.text.ids import segment_lengths
 
@@ -59,8 +58,8 @@ class AffineLength(nn.Module):
 
     @nn.compact
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
-        factor = param_with_axes("len_factor", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
-        bias = param_with_axes("len_bias", nn.initializers.zeros, (1,), jnp.float32, axes=("embed",))
+        factor = named_param(self, "len_factor", nn.initializers.ones, (1,), ("embed",))
+        bias = named_param(self, "len_bias", nn.initializers.zeros, (1,), ("embed",))
         return LengthOutput(mean_BG=factor * segment_lengths(segment_BS, num_segments) + bias)
 
 
@@ -78,9 +77,9 @@ class FertilityLength(nn.Module):
     @nn.compact
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         hidden = 4 * self.width
-        offset = param_with_axes("mlp_offset", nn.initializers.zeros, (hidden,), jnp.float32, axes=("mlp",))
-        factor = param_with_axes("len_factor", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
-        bias = param_with_axes("offset", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
+        offset = named_param(self, "mlp_offset", nn.initializers.zeros, (hidden,), ("mlp",))
+        factor = named_param(self, "len_factor", nn.initializers.ones, (1,), ("embed",))
+        bias = named_param(self, "offset", nn.initializers.ones, (1,), ("embed",))
         memory_BSD = jax.lax.stop_gradient(memory_BSD)
         x = jax.nn.gelu(Dense(hidden, ("embed", "mlp"), jnp.float32, name="mlp")(memory_BSD) + offset)
         change = np.arange(-self.max_fertility - 1, self.max_fertility + 1)

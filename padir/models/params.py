@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import flax.core
 import flax.struct
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.linen.partitioning import get_axis_names
 from jaxtyping import Array, Float, Int8
 
 from padir.errors import PadirError, first_line
@@ -86,8 +84,9 @@ def in_model_dtype(config: ModelConfig, params: Any) -> Any:
 
 def param_axes(model: Transformer) -> Any:
     """Logical axis names of each parameter, such as ("embed", "mlp"), in a tree like the parameters'."""
-    axes = jax.eval_shape(lambda: _variables(model, 0))["params_axes"]
-    return flax.core.unfreeze(get_axis_names(axes))
+    axes = flax.traverse_util.flatten_dict(jax.eval_shape(lambda: _variables(model, 0))["params_axes"])
+    named = {(*path, name.removesuffix("_axes")): leaf.names for (*path, name), leaf in axes.items()}
+    return flax.traverse_util.unflatten_dict(named)
 
 
 KEPT = ("length_predictor", "binary_projection")  # small heads, whose results depend on small differences of logits
