@@ -84,9 +84,9 @@ def below(low: int | float, high: int | float, remedy: str = "", /, **values: An
     _refuse(lambda value: low <= value < high, f"in [{low}, {high})", remedy, values)
 
 
-def one_of(choices: Collection[str], remedy: str = "", /, **values: Any) -> None:
+def one_of(choices: Collection[Any], remedy: str = "", /, **values: Any) -> None:
     """Refuses names that are not among `choices`, and lists these."""
-    _refuse(lambda value: value in choices, f"one of {', '.join(choices)}", remedy, values)
+    _refuse(lambda value: value in choices, f"one of {', '.join(map(str, choices))}", remedy, values)
 
 
 # Annotations of fields with a range.

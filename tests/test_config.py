@@ -84,15 +84,13 @@ class TestInstances:
         # jit keys on both, and the model card on the class.
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
-    @pytest.mark.parametrize("kind", [Objective, Causal])
-    def test_what_saves_memory(self, kind):
-        name = kind.__name__
-        config.parse([], [f"train.objective=@{name}()", f"{name}.positions_at_once=512", "ModelConfig.remat=True"])
-        assert config.argument(TrainConfig, "objective") == kind(positions_at_once=512)
-        assert config.argument(TrainConfig, "model") == ModelConfig(remat=True)
+    def test_what_saves_memory(self):
+        config.parse([], ["ModelConfig.remat='attention'", "Batching.parts=2"])
+        assert config.argument(TrainConfig, "model") == ModelConfig(remat="attention")
         config.check_overrides()
-        with pytest.raises(PadirError, match="positions_at_once must be of type"):
-            config.parse([], [f"{name}.positions_at_once=0.5"])
+        for value in ("True", "'layers'", "1.5"):
+            with pytest.raises(PadirError, match="ModelConfig.remat must be"):
+                config.parse([], [f"ModelConfig.remat={value}"])
 
     @pytest.mark.parametrize(("binding", "expected"), [("@Padir()", Padir("start")), ("@MaskPredict()", MaskPredict())])
     def test_strategies(self, binding, expected):

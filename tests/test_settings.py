@@ -38,7 +38,6 @@ RANGES = [
     (Batching, "parts", *COUNT),
     (Sharding, "model_parallel", *COUNT),
     *((cls, "label_smoothing", *BELOW_1) for cls in (Causal, Objective)),
-    *((cls, "positions_at_once", *COUNT) for cls in (Causal, Objective)),
     (Objective, "normaliser", ["words"], ["weights", "positions", "sentences"]),
     (Sum, "causal_weight", [0.0], [1e-9]),
     (Glat, "start", *RATE),

@@ -186,7 +186,9 @@ def lay_out(
     if model.config.self_conditioning:
         canvas = unbelieving(canvas, model.config.width)
     decoder = ModelDecoder(model, length_R.size // inputs.source_segment_BS.shape[0])
-    return key_R, canvas, Partial(decoder, params, (inputs.cross_kv, inputs.source_segment_BS), blank_penalty)
+    positional = model.bind({"params": params}).positional(options.max_target_length)
+    memory = inputs.cross_kv, inputs.source_segment_BS
+    return key_R, canvas, Partial(decoder, params, memory, positional, blank_penalty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,12 +198,17 @@ class ModelDecoder:
     model: Transformer
     rows_of_each: Any  # a number, which an export leaves open
 
-    def __call__(self, params, memory, blank_penalty, canvas: Canvas) -> Output:
-        """The output for a canvas; `memory` is (cross-attention keys and values, segment ids) of the sources."""
+    def __call__(self, params, memory, positional, blank_penalty, canvas: Canvas) -> Output:
+        """The output for a canvas.
+
+        Args:
+          memory: cross-attention keys and values, and segment ids, of the sources.
+          positional: from `Transformer.positional`, the same in every pass.
+        """
         if canvas.row_B is not None:
             sentence_B = canvas.row_B // self.rows_of_each
             memory = jax.tree.map(lambda x: x.at[sentence_B].get(mode="clip"), memory)
-        seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD}
+        seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "positional": positional}
         bound = self.model.bind({"params": params})
         states_BLD = bound.draft_states(canvas.tokens_BL, canvas.segment_BL, *memory, **seen)
         return bound.output(states_BLD, canvas.segment_BL > 0, find_best=True, blank_penalty=blank_penalty)

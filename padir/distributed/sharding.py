@@ -15,6 +15,7 @@ XLA inserts the communication (`jax.jit` on arrays with a `NamedSharding`); the 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -203,6 +204,19 @@ def keep_rows(x: jax.Array) -> jax.Array:
     if DATA not in automatic or mesh.shape[DATA] == 1 or x.shape[0] % mesh.shape[DATA]:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(DATA))
+
+
+def shares(axis: str | None = None) -> int:
+    """The number of devices along an axis of the mesh that `jax.set_mesh` has set, or of all its devices; else 1."""
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return math.prod(sizes.values()) if axis is None else sizes.get(axis, 1)
+
+
+def split_rows_of_blocks(table_nvD: jax.Array) -> jax.Array:
+    """Constrains the rows of each block of a table [n, v, D] to be split over "model"."""
+    if shares(MODEL) == 1:
+        return table_nvD
+    return jax.lax.with_sharding_constraint(table_nvD, PartitionSpec(None, MODEL))
 
 
 def all_devices() -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from padir.readout import READOUTS, Plain, Readout, readout_of
 from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+REMAT: dict[Any, Any] = {"all": None, "attention": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
 _MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 
@@ -60,9 +61,11 @@ class ModelConfig:
         where the decoder writes EOS. Sources then have no [LENGTH] token.
       dual: use one set of parameters for two ways of writing: refining drafts and, with causal=True, writing from left
         to right. `padir.training.causal.Sum` trains both.
-      remat: recompute the inside of each layer for the gradient instead of storing it. This needs much less memory and
-        about a third more computation, and gives the same numbers. On a CPU, XLA removes the barriers that save this
-        memory; XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
+      remat: what each layer computes again for the gradient instead of storing it, with the same numbers: "all", or
+        all but the products with parameters, "attention". The latter computes the attention's weights again, which need
+        the most memory, and little else; the former needs the least memory and about a third more computation. False
+        stores everything. On a CPU, XLA removes the barriers that save this memory;
+        XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
 
     Raises:
       PadirError: a size is not positive, a name is unknown, or two options exclude each other.
@@ -93,7 +96,7 @@ class ModelConfig:
     dtype: Annotated[str, partial(checks.one_of, DTYPES)] = "float32"
     causal: bool = False
     dual: bool = False
-    remat: bool = False
+    remat: Annotated[str | bool, partial(checks.one_of, (False, *REMAT))] = False
 
     def __post_init__(self):
         checks.one_of((*LENGTH_HEADS, *READOUTS), **{"ModelConfig.length_head": self.length_head})

@@ -14,8 +14,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir.distributed.sharding import keep_rows
 from padir.errors import PadirError
-from padir.models.config import DTYPES, ModelConfig
-from padir.models.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
+from padir.models.config import DTYPES, REMAT, ModelConfig
+from padir.models.layers import (
+    MLP,
+    Attention,
+    Dense,
+    Embed,
+    RelativePositionBias,
+    RMSNorm,
+    attention_logits,
+    take_rows,
+)
 from padir.refinement.segments import other_positions, same_segment
 from padir.text.ids import positions_in_segment
 
@@ -45,7 +54,20 @@ class DecoderLayer(nn.Module):
     def cross_kv(self, memory_BSD):
         return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
 
-    def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
+    def positional(self, position_PD, position_BL=None):
+        """Positional attention's queries and keys at the positions of each row, or the logits that all rows share.
+
+        Args:
+          position_PD: the position embeddings.
+          position_BL: each position's index among them; None if every row has the positions 0 .. P - 1.
+        """
+        p_1PD = self.pre_positional_attention_layer_norm(position_PD)[None]
+        query_1PHK, key_1PHK = self.positional_attention.queries_keys(p_1PD)
+        if position_BL is None:
+            return attention_logits(query_1PHK, key_1PHK)
+        return take_rows(query_1PHK[0], position_BL), take_rows(key_1PHK[0], position_BL)
+
+    def __call__(self, x, cross_kv, positional, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
         """Runs the layer on all positions; the keys of self-attention come from `context_BLD` if given, else from x."""
         x = keep_rows(x)
         y = self.pre_self_attention_layer_norm(x)
@@ -55,10 +77,10 @@ class DecoderLayer(nn.Module):
         if context_BLD is not None:  # a query whose keys are all masked would attend to all of them evenly
             y = jnp.where(mask_BLL.any(-1, keepdims=True), y, 0)
         x = x + self.dropout(y, deterministic=deterministic)
-        if position_BLD is not None:
-            p = self.pre_positional_attention_layer_norm(position_BLD)
-            keys_values = self.positional_attention.keys_values(p, x)
-            x = x + self.positional_attention(p, keys_values, mask_BLL, bias, deterministic=deterministic)
+        if positional is not None:
+            logits_BHLL = attention_logits(*positional) if isinstance(positional, tuple) else positional
+            value_BLHK = self.positional_attention.values(x)
+            x = x + self.positional_attention.weigh(logits_BHLL, value_BLHK, mask_BLL, bias, deterministic)
         return self._cross_and_mlp(x, cross_kv, cross_mask_BLS, deterministic)
 
     def step(self, x_RJD, cross_kv, cache, begin, mask, cross_mask, bias):
@@ -102,7 +124,7 @@ class Decoder(nn.Module):
         if c.decontextualised:
             self.context_norm = RMSNorm(dtype)
         # Argument 7 of a layer, counted from self, is `deterministic`.
-        layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
+        layer = nn.remat(DecoderLayer, static_argnums=(7,), policy=REMAT[c.remat]) if c.remat else DecoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
@@ -112,18 +134,23 @@ class Decoder(nn.Module):
     def cross_kv(self, memory_BSD):
         return tuple(layer.cross_kv(memory_BSD) for layer in self.layers)
 
-    def __call__(self, x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic):
+    def positional(self, length: int, position_BL=None):
+        """`DecoderLayer.positional` of each layer; None if the decoder has no positional attention."""
+        if not self.config.positional_attention:
+            return None
+        position_PD = self.abs_pos_embed(jnp.arange(min(length, self.config.max_length)))
+        return tuple(layer.positional(position_PD, position_BL) for layer in self.layers)
+
+    def __call__(self, x, cross_kv, positional, position_BL, mask_BLL, cross_mask_BLS, deterministic):
         bias = self.relpos_bias(x.shape[1])
-        position_BLD = context_BLD = None
-        if self.config.positional_attention:
-            position_BLD = self.abs_pos_embed(position_BL)
+        context_BLD = None
         if self.config.decontextualised:  # queries hold positions alone, keys and values in all layers also tokens
             query_BLD = self.abs_pos_embed(position_BL)
             context_BLD = self.dropout(self.context_norm(x + query_BLD), deterministic=deterministic)
             x = jnp.broadcast_to(query_BLD, x.shape)
         x = self.dropout(x, deterministic=deterministic)
-        for layer, kv in zip(self.layers, cross_kv, strict=True):
-            x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
+        for layer, kv, each in zip(self.layers, cross_kv, positional or [None] * len(self.layers), strict=True):
+            x = layer(x, kv, each, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
         return self.dropout(self.decoder_norm(keep_rows(x)), deterministic=deterministic)
 
     def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):

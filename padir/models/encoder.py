@@ -7,7 +7,7 @@ import flax.struct
 from jaxtyping import Array, Float, Int
 
 from padir.distributed.sharding import keep_rows
-from padir.models.config import DTYPES, ModelConfig
+from padir.models.config import DTYPES, REMAT, ModelConfig
 from padir.models.layers import MLP, Attention, RelativePositionBias, RMSNorm
 from padir.models.length import LengthOutput
 from padir.refinement.segments import same_segment
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
         c, dtype = self.config, DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads)
         # Argument 4 of a layer, counted from self, is `deterministic`.
-        layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer
+        layer = nn.remat(EncoderLayer, static_argnums=(4,), policy=REMAT[c.remat]) if c.remat else EncoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
         self.encoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))

@@ -165,6 +165,19 @@ def _take_by_product(table_HX, bucket):
     return jnp.einsum("HX,...X->H...", table_HX, chosen, precision=jax.lax.Precision.HIGHEST)
 
 
+def take_rows(table_PHK: Float[Array, "P H K"], index_BL: Int[Array, "B L"]) -> Float[Array, "B L H K"]:
+    """The rows of a small table at the given indices."""
+
+    def by_product(table_PHK, index_BL):
+        chosen_BLP = jax.nn.one_hot(index_BL, table_PHK.shape[0], dtype=table_PHK.dtype)
+        return jnp.tensordot(chosen_BLP, table_PHK, 1, precision=jax.lax.Precision.HIGHEST)
+
+    def gathered(table_PHK, index_BL):
+        return jnp.take(table_PHK, index_BL, axis=0)
+
+    return jax.lax.platform_dependent(table_PHK, index_BL, tpu=by_product, default=gathered)
+
+
 class Attention(nn.Module):
     """Multi-head attention with fused [D, H*K] kernels.
 
@@ -190,24 +203,36 @@ class Attention(nn.Module):
     def _split(self, x_BLD: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
         return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
 
-    def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "#B S H K"], Float[Array, "#B S H K"]]:
+    def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
         """Projects two arrays of vectors to keys and values."""
-        return self._split(self.key(keys_BSD)), self._split(self.value(values_BSD))
+        return self._split(self.key(keys_BSD)), self.values(values_BSD)
+
+    def queries_keys(self, x_BLD) -> tuple[Float[Array, "B L H K"], Float[Array, "B L H K"]]:
+        """Projects vectors to queries and keys."""
+        return self._split(self.query(x_BLD)), self._split(self.key(x_BLD))
+
+    def values(self, x_BSD) -> Float[Array, "B S H K"]:
+        """Projects vectors to values."""
+        return self._split(self.value(x_BSD))
 
     def __call__(self, queries_BLD, keys_values, mask, bias=None, *, deterministic: bool = True):
-        """Attends from queries to keys_values where `mask` [B, L or 1, S] is True; `bias` is [B or 1, H, L, S].
-
-        Queries and keys of batch size 1 are shared by all rows of the mask and the values (positional attention).
-        """
+        """Attends from queries to keys_values where `mask` [B, L or 1, S] is True; `bias` is [B or 1, H, L, S]."""
         key_BSHK, value_BSHK = keys_values
         query_BLHK = self._split(self.query(queries_BLD))
-        rows, length = query_BLHK.shape[:2]
+        shape = query_BLHK.shape[:2]
         # N hypotheses of a sentence become N times as many queries to the same keys. In an exported program B is
         # symbolic, and N may be 1.
-        folded = rows != key_BSHK.shape[0]
-        if folded:
+        if folded := shape[0] != key_BSHK.shape[0]:
             query_BLHK = query_BLHK.reshape(key_BSHK.shape[0], -1, *query_BLHK.shape[2:])
-        logits_BHLS = jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
+        logits_BHLS = attention_logits(query_BLHK, key_BSHK)
+        return self.weigh(logits_BHLS, value_BSHK, mask, bias, deterministic, shape if folded else None)
+
+    def weigh(self, logits_BHLS, value_BSHK, mask, bias, deterministic: bool, shape: Any = None):
+        """Attends with given logits, [B or 1, H, L, S], which all rows share if they are of one row.
+
+        Args:
+          shape: the first two axes of the result, if other than the values' rows and the logits' positions.
+        """
         if bias is not None:
             logits_BHLS = logits_BHLS + bias
         logits_BHLS = jnp.where(mask[:, None], logits_BHLS, MASKED)
@@ -215,9 +240,12 @@ class Attention(nn.Module):
         self.sow("intermediates", "attn_BHLS", attn_BHLS)
         attn_BHLS = self.dropout(attn_BHLS.astype(self.dtype), deterministic=deterministic)
         out_BLHK = jnp.einsum("BHLS,BSHK->BLHK", attn_BHLS, value_BSHK)
-        if folded:
-            out_BLHK = out_BLHK.reshape(rows, length, *out_BLHK.shape[2:])
-        return self.out(out_BLHK.reshape(*out_BLHK.shape[:2], -1))
+        return self.out(out_BLHK.reshape(*(shape or out_BLHK.shape[:2]), -1))
+
+
+def attention_logits(query_BLHK: Float[Array, "B L H K"], key_BSHK: Float[Array, "B S H K"]) -> Float[Array, "B H L S"]:
+    """The float32 products of queries and keys."""
+    return jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
 
 
 class MLP(nn.Module):

@@ -84,7 +84,7 @@ def in_model_dtype(config: ModelConfig, params: Any) -> Any:
 
 def param_axes(model: Transformer) -> Any:
     """Logical axis names of each parameter, such as ("embed", "mlp"), in a tree like the parameters'."""
-    axes = flax.traverse_util.flatten_dict(jax.eval_shape(lambda: _variables(model, 0))["params_axes"])
+    axes: dict[Any, Any] = flax.traverse_util.flatten_dict(jax.eval_shape(lambda: _variables(model, 0))["params_axes"])
     named = {(*path, name.removesuffix("_axes")): leaf.names for (*path, name), leaf in axes.items()}
     return flax.traverse_util.unflatten_dict(named)
 

@@ -5,11 +5,12 @@ autoregressive baseline, has other methods in place of `decode`: `teacher_force`
 position, with cached keys and values of the earlier ones) and `block_logits` (several).
 
 Logits [R, L, V] are large. Training therefore does not call `decode` or `teacher_force`, but `draft_states` or
-`target_states`, and then `logits` on a few rows at a time.
+`target_states`, and then `vocabulary`, whose sums need only some of the logits at a time.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -24,6 +25,8 @@ from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, 
 from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Dense, Embed
 from padir.models.length import make_length_head
+from padir.models.products import dot
+from padir.readout.vocabulary import Vocabulary
 from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
 from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, at_most
@@ -82,6 +85,15 @@ class Transformer(nn.Module):
         """Cross-attention keys and values of each decoder layer, for all training stages or all refinement steps."""
         return self.decoder.cross_kv(memory_BSD)
 
+    def positional(self, length: int, position_BL: Int[Array, "B L"] | None = None) -> Any:
+        """What each layer's positional attention takes from the positions alone, for all training stages or all passes.
+
+        Args:
+          length: L, number of target positions of a row.
+          position_BL: as in `draft_states`.
+        """
+        return self.decoder.positional(length, position_BL)
+
     def decode(self, tokens_BL, segment_BL, *memory, find_best: bool = False, **further: Any) -> Output:
         """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
 
@@ -136,6 +148,7 @@ class Transformer(nn.Module):
         source_segment_BS: Int[Array, "B S"],
         *,
         position_BL: Int[Array, "R L"] | None = None,
+        positional: Any = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
         belief_BLD: Float[Array, "R L D"] | None = None,
         deterministic: bool = True,
@@ -146,8 +159,8 @@ class Transformer(nn.Module):
           tokens_BL: the drafts, B * N rows for B source rows; the N hypotheses of a sentence are adjacent.
           segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
           cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
-          position_BL: index of each position in its segment; None for rows of one segment. With None, all rows share
-            the logits of the positional attention.
+          position_BL: index of each position in its segment; None for rows of one segment.
+          positional: from `positional`; None computes it here.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
             never sees itself or another segment. None means that a position sees all others of its segment.
           belief_BLD: for a model with self-conditioning, `belief` of the pass before; None is zeros.
@@ -159,18 +172,20 @@ class Transformer(nn.Module):
         if self.config.causal:
             remedy = "train it with Causal, and translate with a search instead of a strategy"
             raise PadirError("a causal model writes from left to right and cannot decode a draft", remedy=remedy)
-        length = tokens_BL.shape[1]
+        length, most = tokens_BL.shape[1], self.config.max_length
+        if position_BL is None and length > most:
+            remedy = "shorten the rows, or train with a larger max_length"
+            raise PadirError("target positions", f"at most the model's max_length of {most}", length, remedy)
+        if positional is None:
+            positional = self.positional(length, position_BL)
         if position_BL is None:
             position_BL = jnp.arange(length)[None]
-            if length > (most := self.config.max_length):
-                remedy = "shorten the rows, or train with a larger max_length"
-                raise PadirError("target positions", f"at most the model's max_length of {most}", length, remedy)
         mask_BLL = draft_mask(segment_BL, visible_BLL, self.config.decontextualised)
         cross_mask_BLS = cross_mask(segment_BL, source_segment_BS)
         x = self.token_embedder(tokens_BL)
         if self.config.self_conditioning:
             x = x + self.belief_projection(jnp.zeros_like(x) if belief_BLD is None else belief_BLD.astype(x.dtype))
-        return self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
+        return self.decoder(x, cross_kv, positional, position_BL, mask_BLL, cross_mask_BLS, deterministic)
 
     def teacher_force(self, *inputs: Any, **further: Any) -> Float[Array, "R L V"]:
         """Logits of a causal model at every position, float32; takes the arguments of `target_states`."""
@@ -193,7 +208,7 @@ class Transformer(nn.Module):
         self._require_causal()
         x = self.token_embedder(shift_right(target_BL, segment_BL))
         mask_BLL = same_segment(segment_BL) & jnp.tri(target_BL.shape[1], dtype=bool)
-        return self.decoder(x, cross_kv, None, mask_BLL, cross_mask(segment_BL, source_segment_BS), deterministic)
+        return self.decoder(x, cross_kv, None, None, mask_BLL, cross_mask(segment_BL, source_segment_BS), deterministic)
 
     def next_logits(
         self,
@@ -271,6 +286,17 @@ class Transformer(nn.Module):
             return self.token_embedder.attend(states_BLD, only) / jnp.sqrt(jnp.float32(self.config.width))
         return self.decoder.logits_dense(states_BLD, only)
 
+    def vocabulary(self, states_BLD: Float[Array, "R L D"]) -> Vocabulary:
+        """The logits of all ids, for a loss; a readout's own head keeps them from being computed block by block."""
+        params, config, factors = self.variables["params"], self.config, None
+        if config.readout.position_head is None:
+            if config.tied:
+                table_VD, dtype, square = params["token_embedder"]["embedding"], DTYPES[config.dtype], config.width
+            else:
+                table_VD, dtype, square = params["decoder"]["logits_dense"]["kernel"].T, jnp.float32, 1
+            factors = functools.partial(_logits_of, dtype, square), states_BLD, table_VD
+        return Vocabulary(self.logits(states_BLD), factors, self.ids.special)
+
     def belief(self, logits_BLV: Float[Array, "R L V"]) -> Float[Array, "R L D"]:
         """The mean token embedding under each position's distribution, for the next pass; it passes on no gradient."""
         return self.token_embedder.mean(nn.softmax(stop_gradient(logits_BLV)))
@@ -286,3 +312,7 @@ class Transformer(nn.Module):
         cross_kv = self.cross_kv(encoded.memory_BSD)
         decode = self.teacher_force if self.config.causal else self.decode
         return decode(tokens_BL, target_segment_BL, cross_kv, encoded.segment_BS), encoded
+
+
+def _logits_of(dtype, square, states, table):
+    return dot(states, table, dtype=dtype, axis=1) / jnp.sqrt(jnp.float32(square))

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from padir.readout.vocabulary import Vocabulary
 from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_canvas
 from padir.refinement.protocols import Corruption, Strategy
@@ -109,7 +110,7 @@ class Ctc:
         """True for targets that have an alignment to their canvas."""
         return positions_needed(target_BL) <= canvas.free_BL.sum(-1)
 
-    def loss(self, logits_BLV, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
+    def loss(self, vocabulary: Vocabulary, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
         """Sums over the rows that fit and have a weight, and the best alignment of each target.
 
         With label smoothing, the loss is (1 - label_smoothing) times the CTC loss, plus label_smoothing times the
@@ -119,7 +120,7 @@ class Ctc:
           The sums: loss, z-loss, number of target tokens, and number of right ones. A token is right if the argmax at
           its first aligned position is right. EOS is always right, because the canvas's length determines its place.
         """
-        is_target_BL, ids = target_BL > 0, canvas.ids
+        logits_BLV, is_target_BL, ids = vocabulary.logits_BLV, target_BL > 0, canvas.ids
         label_BN = jnp.where(is_target_BL & (target_BL != ids.eos), target_BL, 0)
         own_BLC = label_logits(logits_BLV, label_BN, ids)
         aligned_BL = jax.lax.stop_gradient(best_alignment(own_BLC, canvas, label_BN))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from padir.readout.vocabulary import Tally, Vocabulary
 from padir.refinement.canvas import Canvas, from_tokens
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.scores import best_ids
 from padir.refinement.strategies import Padir
 from padir.text.ids import Ids
 
@@ -54,9 +53,9 @@ class Plain:
         """True: a canvas of the target's length has room for it."""
         return jnp.ones(target_BL.shape[0], bool)
 
-    def loss(self, logits_BLV, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
+    def loss(self, vocabulary: Vocabulary, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
         """`token_sums` of the stage, and the target itself, because each position stands for one target token."""
-        sums = token_sums(logits_BLV, target_BL, canvas.segment_BL > 0, weight_BL, label_smoothing, z_loss)
+        sums = token_sums(vocabulary, target_BL, canvas.segment_BL > 0, weight_BL, label_smoothing, z_loss)
         return sums, target_BL
 
 
@@ -77,25 +76,24 @@ def cross_entropy(
     >>> round(float(loss), 4)  # log 100
     4.6052
     """
-    vocabulary = logits.shape[-1]
-    logits = logits.astype(jnp.float32)
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    # A comparison selects the target's logit, as the gradient of a gather would be a scatter into an array of zeros.
-    is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
-    at_target = jnp.where(is_target, logits, 0.0).sum(-1)
-    loss = log_z - at_target
+    return _weighted(Tally.of(logits, target), logits.shape[-1], weight, label_smoothing, z_loss)
+
+
+def _weighted(tally: Tally, size: int, weight, label_smoothing: float, z_loss: float):
+    """`cross_entropy` of the tally of `size` logits."""
+    loss = tally.log_z - tally.at_target
     if label_smoothing:
-        confidence, rest = 1.0 - label_smoothing, label_smoothing / (vocabulary - 1)
-        elsewhere = (vocabulary - 1) * log_z - (logits.sum(-1) - at_target)
-        entropy = -(confidence * jnp.log(confidence) + (vocabulary - 1) * rest * jnp.log(rest + 1e-20))
+        confidence, rest = 1.0 - label_smoothing, label_smoothing / (size - 1)
+        elsewhere = (size - 1) * tally.log_z - (tally.total - tally.at_target)
+        entropy = -(confidence * jnp.log(confidence) + (size - 1) * rest * jnp.log(rest + 1e-20))
         loss = confidence * loss + rest * elsewhere - entropy
-    z = z_loss * jnp.square(log_z)
+    z = z_loss * jnp.square(tally.log_z)
     weight = weight.astype(jnp.float32)
     return ((loss + z) * weight).sum(), (z * weight).sum()
 
 
 def token_sums(
-    logits_BLV: Float[Array, "B L V"],
+    vocabulary: Vocabulary,
     target_BL: Int[Array, "B L"],
     present_BL: Bool[Array, "B L"],
     weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
@@ -103,8 +101,9 @@ def token_sums(
     z_loss: float,
 ) -> tuple[Float[Array, ""], ...]:
     """Sums of one stage: cross-entropy, z-loss, weights of the positions that count, number of right argmax tokens."""
-    losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
-    correct = ((best_ids(logits_BLV) == target_BL) & present_BL).sum()
+    tally = vocabulary.tally(target_BL)
+    losses = _weighted(tally, vocabulary.size, weight_BL, label_smoothing, z_loss)
+    correct = ((tally.best == target_BL) & present_BL).sum()
     return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)
 
 
@@ -170,7 +169,7 @@ class Readout(Protocol):
 
     def loss(
         self,
-        logits_BLV: Float[Array, "B L V"],
+        vocabulary: Vocabulary,
         canvas: Canvas,
         target_BL: Int[Array, "B _"],
         weight_BL: Any,
@@ -181,6 +180,7 @@ class Readout(Protocol):
         """The loss of a training stage, and the target aligned to the canvas, with a token at each free position.
 
         Args:
+          vocabulary: the logits of the stage.
           weight_BL: canvas positions that count in the loss, or their weights.
           label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`.
 

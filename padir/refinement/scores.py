@@ -51,9 +51,9 @@ def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], F
     return jax.lax.platform_dependent(stop_gradient(logits_BLV), tpu=_best_in_one_reduction, default=_best_by_maximum)
 
 
-def best_ids(logits_BLV: Float[Array, "B L V"]) -> Int[Array, "B L"]:
+def best_ids(logits: Float[Array, "*B V"]) -> Int[Array, "*B"]:
     """The argmax of each position, as in `best_tokens`."""
-    return jax.lax.platform_dependent(stop_gradient(logits_BLV), tpu=_argmax, default=_first)
+    return jax.lax.platform_dependent(stop_gradient(logits), tpu=_argmax, default=_first)
 
 
 def _best_by_maximum(logits_BLV):

@@ -1,20 +1,16 @@
-"""A batch of packed rows, the sums and losses of a training step over it, and work on some of its rows at a time."""
+"""A batch of packed rows, and the sums and losses of a training step over it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir import checks
 from padir.models.length import LengthOutput
 from padir.readout.plain import cross_entropy
-from padir.refinement.canvas import Canvas
 from padir.refinement.segments import count_in_segment
 
 
@@ -42,25 +38,6 @@ class Batch:
     def own_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """A key that differs from the keys of the batch's other parts."""
         return key if self.part is None else jax.random.fold_in(key, self.part)
-
-
-@flax.struct.dataclass
-class StageRows:
-    """Arrays of one training stage that `Objective.end_stage` needs besides the decoder's states; axis B comes first.
-
-    Attributes:
-      keep_BL: logits of the rejecter head; None if the model has none.
-      chosen_BL: positions that the corruption, or the transition before this stage, chose.
-      weight_BL: positions that count in the loss, or their weights.
-      key_B: random keys of the transition to the next stage.
-    """
-
-    canvas: Canvas
-    keep_BL: Float[Array, "B L"] | None
-    target_BL: Int[Array, "B _"]
-    chosen_BL: Bool[Array, "B L"]
-    weight_BL: Bool[Array, "B L"] | Float[Array, "B L"]
-    key_B: Key[Array, " B"]
 
 
 @flax.struct.dataclass
@@ -100,55 +77,7 @@ class Sums:
     not_finite: Float[Array, ""] | None = None
 
 
-def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *rows: Any) -> tuple[Any, Any]:
-    """Computes `fn(*rows)` in chunks of rows, whose results must not depend on other rows.
-
-    The backward pass recomputes the intermediate results of a chunk. So at any time they exist for at most one chunk.
-    The rows of a chunk are spread over the whole batch, so devices that share the batch share each chunk, too.
-
-    Args:
-      fn: a function that returns a tree of sums, which are added up, and a tree of arrays [B, ...].
-      positions_at_once: maximum number of positions in a chunk, which has at least one row; None computes all rows at
-        once and keeps all intermediate results for the gradient.
-      rows: trees of arrays [B, ...]; the first is one array [B, L, ...].
-
-    >>> import jax.numpy as jnp
-    >>> by_rows(lambda x_BL: (x_BL.sum(), -x_BL), 2, jnp.array([[1, 2], [3, 4], [5, 6]]))[1].tolist()
-    [[-1, -2], [-3, -4], [-5, -6]]
-    """
-    batch, length = rows[0].shape[:2]
-    size = batch if positions_at_once is None else rows_at_once(batch, length, positions_at_once)
-    if size == batch:
-        return fn(*rows)
-    # Flattened, because rows may hold a Canvas, whose annotated shapes allow no axis of chunks.
-    leaves, row_tree = jax.tree.flatten(rows)
-    made_tree = None
-
-    def chunk(leaves):
-        nonlocal made_tree
-        sums, made = fn(*jax.tree.unflatten(row_tree, leaves))
-        made_leaves, made_tree = jax.tree.flatten(made)
-        return sums, made_leaves
-
-    chunks = [x.reshape(size, batch // size, *x.shape[1:]).swapaxes(0, 1) for x in leaves]
-    # XLA moves nothing out of a loop's body. So recomputation needs no barrier there.
-    sums, made = jax.lax.map(jax.checkpoint(chunk, prevent_cse=False), chunks)
-    made = [x.swapaxes(0, 1).reshape(batch, *x.shape[2:]) for x in made]
-    return jax.tree.map(lambda x: x.sum(0), sums), jax.tree.unflatten(made_tree, made)
-
-
-def rows_at_once(batch: int, length: int, positions: int) -> int:
-    """The largest divisor of `batch` for which that many rows have at most `positions` positions; at least 1.
-
-    >>> rows_at_once(12, 10, 50), rows_at_once(12, 10, 9), rows_at_once(12, 10, 999)
-    (4, 1, 12)
-    """
-    most = min(batch, max(1, positions // length))
-    return next(rows for rows in range(most, 0, -1) if batch % rows == 0)
-
-
 NORMALISERS = ("tokens", "weights", "positions", "sentences")
-AtOnce = Annotated[int, partial(checks.counts, 1, "None takes all at once")] | None
 STAGE_WEIGHTS = ("all", "noised", "masked", "inverse", "falling", "none")
 
 

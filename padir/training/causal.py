@@ -14,7 +14,7 @@ from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.readout.plain import token_sums
 from padir.refinement.protocols import Corruption, Strategy
-from padir.training.batch import AtOnce, Sums, by_rows
+from padir.training.batch import Sums
 from padir.training.objective import Call, Loss, Objective
 
 
@@ -24,13 +24,11 @@ class Causal(Loss):
 
     Attributes:
       label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`.
-      positions_at_once: as in `padir.training.objective.Objective`.
     """
 
     trains = "causal"
     label_smoothing: checks.ShareBelow1 = 0.0
     z_loss: float = 0.0
-    positions_at_once: AtOnce = None
 
     def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
         batch, bound = call.batch, call.bound(call.batch.own_key(key))
@@ -39,12 +37,9 @@ class Causal(Loss):
         target = batch.target_BL, batch.target_segment_BL
         states_BLD = bound.target_states(*target, *memory, deterministic=not call.dropout)
 
-        def end(states_BLD, target_BL, present_BL):
-            logits_BLV = call.model.bind({"params": call.params}).logits(states_BLD)
-            return token_sums(logits_BLV, target_BL, present_BL, present_BL, self.label_smoothing, self.z_loss), ()
-
-        (loss, z_loss, tokens, correct), _ = by_rows(
-            end, self.positions_at_once, states_BLD, batch.target_BL, present_BL
+        vocabulary = call.model.bind({"params": call.params}).vocabulary(states_BLD)
+        loss, z_loss, tokens, correct = token_sums(
+            vocabulary, batch.target_BL, present_BL, present_BL, self.label_smoothing, self.z_loss
         )
         return loss, Sums(
             loss=loss,

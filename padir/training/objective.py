@@ -11,7 +11,6 @@ The encoder and the cross-attention's keys and values are computed once for all 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,21 +24,18 @@ from padir.models.config import ModelConfig
 from padir.models.encoder import Encoded
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
+from padir.readout.vocabulary import Vocabulary
 from padir.refinement.canvas import Canvas, unbelieving, veil
 from padir.refinement.corruption import RandomVisible, Uniform
 from padir.refinement.protocols import Between, Corruption, Strategy
-from padir.refinement.scores import Output, best_ids, forbid
 from padir.refinement.segments import sum_in_segment
 from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import (
     NORMALISERS,
     STAGE_WEIGHTS,
-    AtOnce,
     Batch,
-    StageRows,
     Sums,
-    by_rows,
     length_correct,
     length_loss,
     rejecter_loss,
@@ -151,8 +147,6 @@ class Objective(Loss):
         (NUM_REAL_TARGET_TOKENS) is the sum of the weights of the first stage that has a loss, "positions"
         (NUM_TOTAL_TARGET_TOKENS) counts padding, too, and "sentences" (AVERAGE_PER_SEQUENCE) gives the positions of
         each sentence the weight 1 in sum.
-      positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
-        (`padir.training.batch.by_rows`); None for all positions. It changes memory and speed, not the results.
 
     Raises:
       PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
@@ -169,7 +163,6 @@ class Objective(Loss):
     length_weight: float = 1.0
     rejecter_weight: float = 1.0
     normaliser: Annotated[str, partial(checks.one_of, NORMALISERS)] = "tokens"
-    positions_at_once: AtOnce = None
 
     def __post_init__(self):
         if not self.stage_weights:
@@ -216,15 +209,17 @@ class Objective(Loss):
         segment_BL, present_BL = canvas.segment_BL, canvas.segment_BL > 0
         encoder = call.bound(jax.random.fold_in(key_dropout, 0))
         encoded = call.encode(encoder)
-        known = call.params, encoder.cross_kv(encoded.memory_BSD)
         # Padding gets position 0, as a row may be longer than the position table.
         packed = call.num_segments is not None
         position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
+        positional = encoder.positional(segment_BL.shape[1], position_BL)
+        known = call.params, encoder.cross_kv(encoded.memory_BSD), positional
         parts, keep_BL = [], None
         for stage, weights in enumerate(self.stage_weights):
-            params, cross_kv = jax.lax.stop_gradient(known) if weights == "none" else known
+            params, cross_kv, positional = jax.lax.stop_gradient(known) if weights == "none" else known
             decoder = call.bound(jax.random.fold_in(key_dropout, stage + 1), params)
-            seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "position_BL": position_BL}
+            seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD}
+            seen |= {"position_BL": position_BL, "positional": positional}
             shown = canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
             states_BLD = decoder.draft_states(*shown, **seen, deterministic=not call.dropout)
             keep_BL = decoder.keep_logits(states_BLD)
@@ -233,13 +228,16 @@ class Objective(Loss):
             if self.normaliser == "sentences":
                 sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
                 weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
-            end = functools.partial(self.end_stage, model, params, call.progress, stage)
-            key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
-            stage_rows = StageRows(canvas, keep_BL, batch.target_BL, chosen_BL, weight_BL, key_B)
-            sums, following = by_rows(end, self.positions_at_once, states_BLD, stage_rows)
+            vocabulary = model.bind({"params": params}).vocabulary(states_BLD)
+            stage_rows = canvas, batch.target_BL, weight_BL, keep_BL
+            sums, aligned_BL = self.stage_sums(stage, model.config, vocabulary, *stage_rows)
             parts.append(sums)
-            if following is not None:
-                canvas, chosen_BL = following
+            if stage + 1 < len(self.stage_weights):
+                key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
+                output = vocabulary.output(keep_BL, model.config.rejecter_judges)
+                canvas, chosen_BL = self.between(key_B, canvas, output, aligned_BL, chosen_BL, progress=call.progress)
+                if model.config.self_conditioning:
+                    canvas = dataclasses.replace(canvas, belief_BLD=decoder.belief(vocabulary.logits_BLV))
         return self._total(call, parts, encoded.length, keep_BL, canvas, fits_B)
 
     def first_canvas(
@@ -259,36 +257,17 @@ class Objective(Loss):
             canvas = unbelieving(canvas, config.width)
         return canvas, chosen_BL
 
-    def end_stage(
-        self,
-        model: Transformer,
-        params: Any,
-        progress: Any,
-        stage: int,
-        states_BLD: Float[Array, "B L D"],
-        rows: StageRows,
-    ) -> tuple[Any, Any]:
-        """A stage's sums, and the next stage's canvas and chosen positions (None after the last stage).
-
-        It takes decoder states, so that `by_rows` frees the logits of each chunk of rows once its sums are computed.
-        """
-        config, bound = model.config, model.bind({"params": params})
-        logits_BLV = bound.logits(states_BLD)
-        given = logits_BLV, rows.canvas, rows.target_BL, rows.weight_BL
+    def stage_sums(
+        self, stage: int, config: ModelConfig, vocabulary: Vocabulary, canvas: Canvas, target_BL, weight_BL, keep_BL
+    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
+        """A stage's sums (`Readout.loss`, then `rejecter_loss` if it judges predictions), and the aligned target."""
         smoothing = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
-        sums, aligned_BL = config.readout.loss(*given, **smoothing)
-        judges = config.rejecter_judges
-        if rows.keep_BL is not None and judges == "prediction":
-            right_BL = best_ids(logits_BLV) == aligned_BL
-            where_BL = (rows.canvas.segment_BL > 0) & (self.stage_weights[stage] != "none")
-            sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, where_BL, self.label_smoothing))
-        if stage + 1 == len(self.stage_weights):
-            return sums, None
-        output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))
-        after, chosen_BL = self.between(rows.key_B, rows.canvas, output, aligned_BL, rows.chosen_BL, progress=progress)
-        if config.self_conditioning:
-            after = dataclasses.replace(after, belief_BLD=jax.lax.stop_gradient(bound.belief(logits_BLV)))
-        return sums, (after, chosen_BL)
+        sums, aligned_BL = config.readout.loss(vocabulary, canvas, target_BL, weight_BL, **smoothing)
+        if keep_BL is not None and config.rejecter_judges == "prediction":
+            right_BL = vocabulary.tally(aligned_BL).best == aligned_BL
+            where_BL = (canvas.segment_BL > 0) & (self.stage_weights[stage] != "none")
+            sums = (*sums, *rejecter_loss(keep_BL, right_BL, where_BL, self.label_smoothing))
+        return sums, aligned_BL
 
     def _total(self, call: Call, parts, length, keep_BL, canvas: Canvas, fits_B):
         """The loss and the sums of all stages; `canvas` is the input of the last stage."""

@@ -44,7 +44,12 @@ class TestParameters:
         return Transformer(dataclasses.replace(TINY, heads=4, head_dim=4, **changes), IDS)
 
     def test_every_parameter_names_as_many_axes_as_it_has(self):
-        for changes in ({}, {"length_head": "affine"}, {"length_head": "fertility"}, {"rejecter": True, "remat": True}):
+        for changes in (
+            {},
+            {"length_head": "affine"},
+            {"length_head": "fertility"},
+            {"rejecter": True, "remat": "all"},
+        ):
             model = self.model(tied=False, mlp_activations=("gelu", "linear"), **changes)
             axes = param_axes(model)
             like = jax.eval_shape(lambda model=model: init_params(model, 0))

@@ -12,12 +12,12 @@ from support.tiny import pairs, rows_of, tiny_model
 
 from padir.data.plan import Batching
 from padir.errors import PadirError
-from padir.models import ModelConfig, Transformer
+from padir.models import ModelConfig
 from padir.readout.ctc import BlankHead, Ctc, alignment_loss, best_alignment, label_logits, positions_needed
+from padir.readout.vocabulary import Vocabulary
 from padir.refinement import Glat, RandomVisible, Uniform, draft
 from padir.refinement.scores import best_tokens, forbid
 from padir.training import Objective, TrainConfig
-from padir.training.batch import StageRows
 
 CTC_IDS = dataclasses.replace(IDS, writes_blank=True)
 A, B = CTC_IDS.first_regular, CTC_IDS.first_regular + 1
@@ -164,23 +164,11 @@ def test_accuracy_counts_the_first_position_of_each_piece_and_eos():
     """The logits are those of one alignment, with each piece at two positions."""
     canvas = canvas_of(6)
     path = [A, A, CTC_IDS.blank, B, B, CTC_IDS.eos]
-    model, _ = tiny_model(length_head="ctc")
-    rows = StageRows(
-        key_B=jax.random.split(jax.random.key(0), 1),
-        canvas=canvas,
-        target_BL=jnp.array([[A, B, 1, 0, 0, 0]]),
-        weight_BL=canvas.free_BL,
-        chosen_BL=canvas.free_BL,
-        keep_BL=None,
-    )
 
     def correct(path):
-        class Fixed(Transformer):
-            def logits(self, states_BLD):
-                return 20.0 * jax.nn.one_hot(jnp.array([path]), CTC_IDS.vocab_size)
-
-        sums, _ = ONE_STAGE.end_stage(Fixed(model.config, CTC_IDS), {}, 0.0, True, jnp.zeros((1, 6, 1)), rows)
-        return float(sums[3])
+        logits_BLV = 20.0 * jax.nn.one_hot(jnp.array([path]), CTC_IDS.vocab_size)
+        target_BL = jnp.array([[A, B, 1, 0, 0, 0]])
+        return float(Ctc().loss(Vocabulary(logits_BLV), canvas, target_BL, canvas.free_BL)[0][3])
 
     assert correct(path) == 3
     assert correct([A, A, A, A, A, CTC_IDS.eos]) == 2, "B has its place on an A"

@@ -30,12 +30,12 @@ class Filled(Ctc):
     def kept(self, tokens, free, ids):
         return free & (tokens != ids.blank)
 
-    def loss(self, logits_BLV, canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
+    def loss(self, vocabulary, canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
         free_BL, (_, width) = canvas.free_BL, canvas.tokens_BL.shape
         target_BL = jnp.pad(target_BL, ((0, 0), (0, max(0, width - target_BL.shape[1]))))[:, :width]
         piece_BL = jnp.where(target_BL > canvas.ids.eos, target_BL, canvas.ids.blank)
         aligned_BL = jnp.where(free_BL, piece_BL, canvas.tokens_BL)
-        return token_sums(logits_BLV, aligned_BL, free_BL, weight_BL & free_BL, label_smoothing, z_loss), aligned_BL
+        return token_sums(vocabulary, aligned_BL, free_BL, weight_BL & free_BL, label_smoothing, z_loss), aligned_BL
 
 
 def test_a_foreign_readout_trains_and_decodes(tmp_path, monkeypatch):

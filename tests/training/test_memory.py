@@ -1,4 +1,4 @@
-"""What saves memory saves it and changes nothing else: logits of some rows at a time, layers computed again."""
+"""What saves memory saves it and changes nothing else: logits of some ids at a time, layers computed again."""
 
 import dataclasses
 import functools
@@ -17,10 +17,12 @@ from support.tiny import pairs, rows_of, tiny_model
 from support.workers import environment_with
 
 from padir.models import ModelConfig, Transformer
+from padir.readout import vocabulary
+from padir.readout.vocabulary import Tally, tally_by_block
 from padir.refinement import Glat, Lifted, Mask, MaskPredict, Padir, Rejecter, SampledUnroll, Smart, from_tokens, veil
-from padir.text.ids import Ids
+from padir.refinement.scores import best_tokens, forbid
+from padir.text.ids import Ids, positions_in_segment
 from padir.training import Causal, Objective
-from padir.training.batch import StageRows, by_rows
 
 ROWS = [[(4, 6), (5, 8)], [(7, 9)], [(3, 3), (4, 4)], [(9, 12)], [], [(2, 2)]]
 BATCH = rows_of([pairs(row, seed=seed) for seed, row in enumerate(ROWS)], 16, 16)
@@ -72,22 +74,76 @@ def check_same(one, two):
 @pytest.mark.parametrize(
     "name", ["rejecter", *(pytest.param(name, marks=pytest.mark.slow) for name in ("disco", "autoregressive"))]
 )
-def test_both_leave_loss_and_gradient_as_they_are(name):
-    """Of models with unlike decoders; test_objective_files.py trains with every objective row by row."""
+def test_both_leave_loss_and_gradient_as_they_are(name, monkeypatch):
+    """Of models with unlike decoders; test_objective_files.py trains with every objective block by block."""
     model, params = tiny_model(**{**SIZES, **CHANGES[name]})
     objective = dataclasses.replace(OBJECTIVES[name], label_smoothing=0.1, z_loss=1e-2)
-    again = Transformer(dataclasses.replace(model.config, remat=True), IDS)
-    in_parts = dataclasses.replace(objective, positions_at_once=2 * 16 + 8)  # 3 chunks of 2 rows
-    check_same(gradient_fn(model, objective)(params), gradient_fn(again, in_parts)(params))
+    again = Transformer(dataclasses.replace(model.config, remat="all"), IDS)
+    whole = gradient_fn(model, objective)(params)
+    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 6 * 16 * 20)  # 4 blocks of 32 ids, half of which are padding
+    check_same(whole, gradient_fn(again, objective)(params))
 
 
-class TestPositionsAtOnce:
+class TestVocabularyByBlock:
+    """VOCABULARY is no multiple of the number of blocks: the last rows of the last blocks are padding."""
+
+    SIZE, BANNED = 61, (0, 1, 2, 59, 60)
+
+    def tallies(self, blocks, target_BL, states_BLD, table_VD):
+        """Of all logits at once, and block by block."""
+        product = lambda states, table: states @ table.T  # noqa: E731
+        whole = Tally.of(product(states_BLD, table_VD), target_BL)
+        return whole, tally_by_block(product, blocks, self.BANNED, states_BLD, table_VD, target_BL)
+
+    @pytest.mark.parametrize("blocks", [1, 2, 4, 8, 64, 128])
+    def test_sums_and_gradients_are_those_of_all_logits(self, blocks):
+        table_VD = jax.random.normal(jax.random.key(1), (self.SIZE, 5))
+        states_BLD = 3 * jax.random.normal(jax.random.key(2), (4, 61, 5))
+        target_BL = jnp.tile(jnp.arange(self.SIZE), (4, 1))  # every id, so that each block has its first and last
+        weight_3BL = jax.random.normal(jax.random.key(3), (3, 4, 61))
+
+        def loss(number, states_BLD, table_VD):
+            tally = self.tallies(blocks, target_BL, states_BLD, table_VD)[number]
+            sums = jnp.stack([tally.log_z, tally.at_target, tally.total])
+            return (sums * weight_3BL).sum(), (sums, tally.best)
+
+        whole, by_block = (
+            jax.jit(jax.value_and_grad(functools.partial(loss, n), argnums=(0, 1), has_aux=True))(states_BLD, table_VD)
+            for n in (0, 1)
+        )
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(by_block), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("blocks", [1, 4])
+    def test_what_is_found_is_the_best_writable_token(self, blocks):
+        table_VD = jax.random.normal(jax.random.key(1), (self.SIZE, 5)).at[59].set(100.0)
+        states_BLD = jnp.abs(jax.random.normal(jax.random.key(2), (4, 9, 5)))
+        _, tally = self.tallies(blocks, jnp.zeros((4, 9), int), states_BLD, table_VD)
+        assert (tally.best == 59).all()
+        token_BL, score_BL = best_tokens(forbid(states_BLD @ table_VD.T, self.BANNED))
+        np.testing.assert_array_equal(tally.found[0], token_BL)
+        np.testing.assert_allclose(tally.found[1], score_BL, rtol=1e-5)
+
+    @pytest.mark.parametrize("blocks", [1, 4, 32])
+    def test_the_first_of_equal_logits_is_the_best(self, blocks):
+        table_VD = jnp.zeros((self.SIZE, 5)).at[jnp.array([13, 30, 44])].set(1.0)
+        whole, tally = self.tallies(blocks, jnp.zeros((2, 3), int), jnp.ones((2, 3, 5)), table_VD)
+        assert (tally.best == 13).all() and (whole.best == 13).all()
+
+    def test_added_rows_are_never_the_best_and_have_no_share(self):
+        """All real logits are below 0, the logit of a row of zeros."""
+        table_VD = -jnp.ones((self.SIZE, 5))
+        _, tally = self.tallies(4, jnp.zeros((2, 3), int), jnp.full((2, 3, 5), 2.0), table_VD)
+        assert (tally.best < self.SIZE).all()
+        np.testing.assert_allclose(tally.log_z, -10 + np.log(self.SIZE), rtol=1e-6)
+        np.testing.assert_allclose(tally.total, -10.0 * self.SIZE, rtol=1e-6)
+
     @pytest.mark.parametrize(
         "between",
         [*map(Lifted, (Padir("logits"), MaskPredict(), Rejecter())), Smart(), SampledUnroll(), Glat()],
         ids=str,
     )
-    def test_the_next_canvas_is_the_same_to_the_token(self, between):
+    def test_the_next_canvas_is_the_same_to_the_token(self, between, monkeypatch):
         model, params = tiny_model(**SIZES)
         free_BL = (BATCH.target_segment_BL > 0) & (BATCH.target_BL != IDS.eos)
         noisy_BL, chosen_BL = Mask(0.5)(keys(6), BATCH.target_BL, free_BL, BATCH.target_segment_BL, ids=IDS)
@@ -95,18 +151,26 @@ class TestPositionsAtOnce:
         canvas = veil(from_tokens(noisy_BL, start_BL, free_BL, BATCH.target_segment_BL, IDS), chosen_BL)
         states_BLD = jax.random.normal(jax.random.key(1), (6, 16, 16))
         keep_BL = jax.random.normal(jax.random.key(2), (6, 16))
-        rows = StageRows(canvas, keep_BL, BATCH.target_BL, chosen_BL, free_BL, keys(6, seed=3))
-        end = functools.partial(Objective(between=between).end_stage, model, params, 0.5, False)
-        whole, parts = (jax.jit(functools.partial(by_rows, end, n))(states_BLD, rows)[1] for n in (None, 32))
+
+        @jax.jit
+        def following(states_BLD):
+            vocabulary = model.bind({"params": params}).vocabulary(states_BLD)
+            vocabulary.tally(BATCH.target_BL)
+            after = canvas, vocabulary.output(keep_BL, "token"), BATCH.target_BL, chosen_BL
+            return between(keys(6, seed=3), *after, progress=0.5)
+
+        whole = following(states_BLD)
+        monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1_000)
+        by_block = jax.jit(following.__wrapped__)(states_BLD)
         assert (whole[0].tokens_BL != noisy_BL).any()
-        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(by_block), strict=True):
             if a.dtype == jnp.float32:  # scores
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
             else:
                 np.testing.assert_array_equal(a, b)
 
     @pytest.mark.slow
-    def test_logits_of_all_rows_never_exist(self):
+    def test_logits_of_all_ids_never_exist(self, monkeypatch):
         batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
         # So many pieces that nothing is as large as the logits.
         config = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, max_length=32, **SIZES)
@@ -120,17 +184,19 @@ class TestPositionsAtOnce:
             shapes = re.findall(r"\b[a-z]+\d+\[(\d[\d,]*)\]", program.as_text())
             return max(int(np.prod([int(size) for size in shape.split(",")])) for shape in shapes)
 
-        whole = compiled(model, Objective(between=SampledUnroll()))
-        parts = compiled(model, Objective(between=SampledUnroll(), positions_at_once=32))
-        assert largest(whole) == 12 * 16 * 3001 and largest(parts) == 2 * 16 * 3001
-        assert largest(compiled(causal, Causal(positions_at_once=32))) == 2 * 16 * 3001
-        assert temporaries(whole) - temporaries(parts) > 4 * 12 * 16 * 3001  # more than one float32 of all logits
+        whole = compiled(model, Objective())
+        assert largest(whole) == 12 * 16 * 3001
+        monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 12 * 16 * 400)
+        by_block = compiled(model, Objective())
+        assert largest(by_block) == 12 * 16 * 3072 // 8
+        assert largest(compiled(causal, Causal())) == 12 * 16 * 3072 // 8
+        assert temporaries(whole) - temporaries(by_block) > 4 * 12 * 16 * 3001  # more than one float32 of all logits
 
 
 class TestRemat:
     def test_parameters_keep_their_names_and_decoding_is_the_same_program(self):
         model, params = tiny_model(**SIZES)
-        again, params_again = tiny_model(**SIZES, remat=True)
+        again, params_again = tiny_model(**SIZES, remat="all")
         jax.tree.map(np.testing.assert_array_equal, params, params_again)
         args = (BATCH.source_BS, BATCH.source_segment_BS, BATCH.target_BL, BATCH.target_segment_BL)
         one, two = (
@@ -141,84 +207,54 @@ class TestRemat:
         assert "optimization_barrier" not in two.as_text()
 
     def test_of_a_layer_only_what_it_is_given_is_kept(self):
-        def kept(encoder_layers=1, decoder_layers=1):
+        position_BL = positions_in_segment(BATCH.target_segment_BL)
+
+        def kept(encoder_layers=1, decoder_layers=1, of=None, remat="all"):
             """Numbers that the backward pass is given."""
             sizes = dict(encoder_layers=encoder_layers, decoder_layers=decoder_layers, dropout_rate=0.0)
-            config = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, max_length=32, remat=True, **sizes)
+            config = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, max_length=32, remat=remat, **sizes)
             model = Transformer(config, IDS)
-            loss = loss_fn(model, Objective(stage_weights=("all",)))
+            loss = loss_fn(model, Objective(stage_weights=("all",))) if of is None else functools.partial(of, model)
             residuals = jax.eval_shape(lambda params: jax.vjp(loss, params, has_aux=True)[1], shapes_of(model))
             return sum(leaf.size for leaf in jax.tree.leaves(residuals))
 
         x, attention, mlp, norm = 6 * 16 * 16, 4 * 16 * 16, 2 * 16 * 32, 16
         assert kept(encoder_layers=2) - kept() == x + attention + mlp + 2 * norm
-        cross_kv = 2 * x
-        assert kept(decoder_layers=2) - kept() == x + cross_kv + 3 * attention + mlp + 4 * norm
+
+        def positional(model, params):
+            return model.bind({"params": params}).positional(16, position_BL), ()
+
+        of_positions = kept(decoder_layers=2, of=positional) - kept(of=positional)  # computed before the layers
+        given = x + 2 * x + 2 * x  # the states, cross-attention's keys and values, positional queries and keys
+        assert kept(decoder_layers=2) - kept() == of_positions + given + 5 * attention // 2 + mlp + 3 * norm
 
 
-X_BLD = jax.random.normal(jax.random.key(0), (6, 4, 3))
-
-
-def end(weight_D, x_BLD, key_B, nothing):
-    """Sums and rows as of a stage, and how many rows there were."""
-    assert nothing is None
-    score_BL = jnp.sin(x_BLD @ weight_D)
-    draw_B = jax.vmap(jax.random.uniform)(key_B)
-    return {"loss": (score_BL**2).sum(), "chunks": jnp.float32(1)}, (score_BL > 0, draw_B)
-
-
-@pytest.mark.parametrize(
-    ("positions", "chunks"), [(None, 1), (24, 1), (99, 1), (23, 2), (12, 2), (8, 3), (7, 6), (1, 6)]
-)
-def test_chunks_are_of_whole_rows_and_give_what_all_at_once_give(positions, chunks):
-    @jax.jit
-    @jax.value_and_grad
-    def whole(weight_D):
-        return end(weight_D, X_BLD, keys(6), None)[0]["loss"]
-
-    @jax.jit
-    def parts(weight_D, x_BLD):
-        def loss(weight_D, x_BLD):
-            sums, rows = by_rows(lambda *rows: end(weight_D, *rows), positions, x_BLD, keys(6), None)
-            return sums["loss"], (sums["chunks"], rows)
-
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(weight_D, x_BLD)
-
-    weight_D = jnp.array([0.5, -1.0, 2.0])
-    (loss, (count, (positive_BL, draw_B))), (gradient_D, gradient_BLD) = parts(weight_D, X_BLD)
-    expected, expected_D = whole(weight_D)
-    assert count == chunks
-    np.testing.assert_allclose(loss, expected, rtol=1e-6)
-    np.testing.assert_allclose(gradient_D, expected_D, rtol=1e-5)
-    angle_BL = X_BLD @ weight_D
-    np.testing.assert_allclose(gradient_BLD, jnp.sin(2 * angle_BL)[..., None] * weight_D, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(positive_BL, angle_BL % (2 * jnp.pi) < jnp.pi)
-    np.testing.assert_array_equal(draw_B, jax.vmap(jax.random.uniform)(keys(6)))
-
-
-def test_each_device_has_a_part_of_each_chunk():
-    """Rows spread over two devices: chunks of two rows need no row of another device, and sums are added up."""
+def test_devices_share_a_vocabulary_that_they_do_not_divide():
+    """Eight devices share 3,001 ids: each has an eighth of every block's logits, and the loss stays the same."""
     code = """
 import jax, jax.numpy as jnp, numpy as np, re
-from padir.training.batch import by_rows
-mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
-def place(x, *axes):
-    return jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)))
-x_BLD = place(np.arange(96, dtype=np.float32).reshape(8, 4, 3) / 96, "data")
-weight_DV = place(np.ones((3, 50), np.float32))
-def run(x_BLD, weight_DV):
-    def end(x_BLD):
-        logits_BLV = x_BLD @ weight_DV
-        return logits_BLV.sum(), logits_BLV.max(-1)
-    return by_rows(end, 8, x_BLD)
-compiled = jax.jit(run).lower(x_BLD, weight_DV).compile()
-total, best_BL = compiled(x_BLD, weight_DV)
-np.testing.assert_allclose(total, 50 * x_BLD.sum(), rtol=1e-5)
-np.testing.assert_allclose(best_BL, x_BLD.sum(-1), rtol=1e-5)
+from padir.distributed.sharding import Sharding
+from padir.readout import vocabulary
+vocabulary.LOGITS_AT_ONCE = 4 * 16 * 200
+mesh = Sharding(model_parallel=8).mesh()
+states_BLD = np.random.default_rng(0).normal(size=(4, 16, 8)).astype(np.float32)
+table_VD = np.random.default_rng(1).normal(size=(3001, 8)).astype(np.float32)
+target_BL = jnp.full((4, 16), 3000)
+def loss(states_BLD, table_VD, whole):
+    product = lambda states, table: states @ table.T
+    factors = None if whole else (product, states_BLD, table_VD)
+    tally = vocabulary.Vocabulary(product(states_BLD, table_VD), factors).tally(target_BL)
+    return (tally.log_z - tally.at_target).sum(), tally.best
+step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+expected = step(states_BLD, table_VD, True)
+with jax.set_mesh(mesh):
+    compiled = jax.jit(step, static_argnums=2).lower(states_BLD, table_VD, False).compile()
+    found = compiled(states_BLD, table_VD)
+for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 text = compiled.as_text()
 sizes = [np.prod([int(n) for n in shape.split(",")]) for shape in re.findall(r"f32\\[([\\d,]+)\\]", text)]
-assert max(sizes) == 4 * 50, sorted(sizes)  # one row's
-assert "while(" in text and "all-reduce(" in text, text
-assert not any(op in text for op in ("all-gather(", "collective-permute(", "all-to-all(")), text
+assert vocabulary.blocks_of(4, 16, 3001) == 16  # without a mesh; two blocks if eight devices share them
+assert max(sizes) == 3072 * 8 and 4 * 16 * 3072 // 2 // 8 in sizes, sorted(set(sizes))
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment_with(devices=2))
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment_with(devices=8))

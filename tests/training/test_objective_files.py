@@ -58,12 +58,16 @@ def test_ctc_trains_with_glancing(name):
     assert made.objective.decoded_with(made.model) == Padir(remask="none")  # a canvas may hold equal neighbours
 
 
+@pytest.fixture(autouse=True)
+def logits_block_by_block(monkeypatch):
+    monkeypatch.setattr("padir.readout.vocabulary.LOGITS_AT_ONCE", 2_000)
+
+
 def training_step(objective, model_config):
-    """(step function row by row, fresh state) of a run of two steps."""
+    """(step function, fresh state) of a run of two steps."""
     model = Transformer(model_config, IDS)
     optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
-    row_by_row = dataclasses.replace(objective, positions_at_once=16)
-    step_fn = make_step(model, row_by_row, optimizer, Batching(row_length=16), seed=0, num_steps=2)
+    step_fn = make_step(model, objective, optimizer, Batching(row_length=16), seed=0, num_steps=2)
     params = init_params(model, seed=0)
     return jax.jit(step_fn), TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
 
