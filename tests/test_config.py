@@ -85,7 +85,7 @@ class TestInstances:
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
     def test_what_saves_memory(self):
-        config.parse([], ["ModelConfig.remat='attention'", "Batching.parts=2"])
+        config.parse([], ["ModelConfig.remat='attention'"])
         assert config.argument(TrainConfig, "model") == ModelConfig(remat="attention")
         config.check_overrides()
         for value in ("True", "'layers'", "1.5"):
