@@ -135,19 +135,20 @@ class Decoder(nn.Module):
         return tuple(layer.cross_kv(memory_BSD) for layer in self.layers)
 
     def positional(self, length: int, position_BL=None):
-        """`DecoderLayer.positional` of each layer; None if the decoder has no positional attention."""
+        """`DecoderLayer.positional` of each layer; for DisCo's decoder, the position embeddings; or None."""
+        if self.config.decontextualised:
+            return self.abs_pos_embed(jnp.arange(length)[None] if position_BL is None else position_BL)
         if not self.config.positional_attention:
             return None
         position_PD = self.abs_pos_embed(jnp.arange(min(length, self.config.max_length)))
         return tuple(layer.positional(position_PD, position_BL) for layer in self.layers)
 
-    def __call__(self, x, cross_kv, positional, position_BL, mask_BLL, cross_mask_BLS, deterministic):
+    def __call__(self, x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic):
         bias = self.relpos_bias(x.shape[1])
         context_BLD = None
         if self.config.decontextualised:  # queries hold positions alone, keys and values in all layers also tokens
-            query_BLD = self.abs_pos_embed(position_BL)
-            context_BLD = self.dropout(self.context_norm(x + query_BLD), deterministic=deterministic)
-            x = jnp.broadcast_to(query_BLD, x.shape)
+            context_BLD = self.dropout(self.context_norm(x + positional), deterministic=deterministic)
+            x, positional = jnp.broadcast_to(positional, x.shape), None
         x = self.dropout(x, deterministic=deterministic)
         for layer, kv, each in zip(self.layers, cross_kv, positional or [None] * len(self.layers), strict=True):
             x = layer(x, kv, each, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)

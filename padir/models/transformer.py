@@ -86,12 +86,18 @@ class Transformer(nn.Module):
         return self.decoder.cross_kv(memory_BSD)
 
     def positional(self, length: int, position_BL: Int[Array, "B L"] | None = None) -> Any:
-        """What each layer's positional attention takes from the positions alone, for all training stages or all passes.
+        """The part of the decoder that depends on the positions alone, for all training stages or refinement steps.
 
         Args:
           length: L, number of target positions of a row.
-          position_BL: as in `draft_states`.
+          position_BL: index of each position in its segment; None for rows of one segment, which share the result.
+
+        Raises:
+          PadirError: rows of one segment are longer than the position table.
         """
+        if position_BL is None and length > (most := self.config.max_length):
+            remedy = "shorten the rows, or train with a larger max_length"
+            raise PadirError("target positions", f"at most the model's max_length of {most}", length, remedy)
         return self.decoder.positional(length, position_BL)
 
     def decode(self, tokens_BL, segment_BL, *memory, find_best: bool = False, **further: Any) -> Output:
@@ -147,7 +153,6 @@ class Transformer(nn.Module):
         cross_kv: Any,
         source_segment_BS: Int[Array, "B S"],
         *,
-        position_BL: Int[Array, "R L"] | None = None,
         positional: Any = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
         belief_BLD: Float[Array, "R L D"] | None = None,
@@ -159,8 +164,7 @@ class Transformer(nn.Module):
           tokens_BL: the drafts, B * N rows for B source rows; the N hypotheses of a sentence are adjacent.
           segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
           cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
-          position_BL: index of each position in its segment; None for rows of one segment.
-          positional: from `positional`; None computes it here.
+          positional: from `positional`; None computes it here, for rows of one segment.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
             never sees itself or another segment. None means that a position sees all others of its segment.
           belief_BLD: for a model with self-conditioning, `belief` of the pass before; None is zeros.
@@ -172,20 +176,14 @@ class Transformer(nn.Module):
         if self.config.causal:
             remedy = "train it with Causal, and translate with a search instead of a strategy"
             raise PadirError("a causal model writes from left to right and cannot decode a draft", remedy=remedy)
-        length, most = tokens_BL.shape[1], self.config.max_length
-        if position_BL is None and length > most:
-            remedy = "shorten the rows, or train with a larger max_length"
-            raise PadirError("target positions", f"at most the model's max_length of {most}", length, remedy)
         if positional is None:
-            positional = self.positional(length, position_BL)
-        if position_BL is None:
-            position_BL = jnp.arange(length)[None]
+            positional = self.positional(tokens_BL.shape[1])
         mask_BLL = draft_mask(segment_BL, visible_BLL, self.config.decontextualised)
         cross_mask_BLS = cross_mask(segment_BL, source_segment_BS)
         x = self.token_embedder(tokens_BL)
         if self.config.self_conditioning:
             x = x + self.belief_projection(jnp.zeros_like(x) if belief_BLD is None else belief_BLD.astype(x.dtype))
-        return self.decoder(x, cross_kv, positional, position_BL, mask_BLL, cross_mask_BLS, deterministic)
+        return self.decoder(x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic)
 
     def teacher_force(self, *inputs: Any, **further: Any) -> Float[Array, "R L V"]:
         """Logits of a causal model at every position, float32; takes the arguments of `target_states`."""
@@ -208,7 +206,7 @@ class Transformer(nn.Module):
         self._require_causal()
         x = self.token_embedder(shift_right(target_BL, segment_BL))
         mask_BLL = same_segment(segment_BL) & jnp.tri(target_BL.shape[1], dtype=bool)
-        return self.decoder(x, cross_kv, None, None, mask_BLL, cross_mask(segment_BL, source_segment_BS), deterministic)
+        return self.decoder(x, cross_kv, None, mask_BLL, cross_mask(segment_BL, source_segment_BS), deterministic)
 
     def next_logits(
         self,

@@ -30,7 +30,7 @@ _MULTIPLE = 128
 
 @flax.struct.dataclass
 class Tally:
-    """What losses and metrics need of each position's logits.
+    """Sums over each position's logits, for losses and metrics.
 
     Attributes:
       log_z: logarithm of the sum of the exponentials of all logits.

@@ -218,8 +218,7 @@ class Objective(Loss):
         for stage, weights in enumerate(self.stage_weights):
             params, cross_kv, positional = jax.lax.stop_gradient(known) if weights == "none" else known
             decoder = call.bound(jax.random.fold_in(key_dropout, stage + 1), params)
-            seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD}
-            seen |= {"position_BL": position_BL, "positional": positional}
+            seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "positional": positional}
             shown = canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
             states_BLD = decoder.draft_states(*shown, **seen, deterministic=not call.dropout)
             keep_BL = decoder.keep_logits(states_BLD)

@@ -30,9 +30,10 @@ def decode(model, params, batch, tokens_BL, visible_BLL=None, packed=False):
     )
     encoded = bound.encode(source_BS, segment_BS, num_segments=3 if packed else 1)
     position_BL = jnp.where(segment_BL > 0, positions_in_segment(segment_BL), 0) if packed else None
+    positional = bound.positional(tokens_BL.shape[1], position_BL)
     kv = bound.cross_kv(encoded.memory_BSD)
     return bound.decode(
-        tokens_BL, segment_BL, kv, encoded.segment_BS, position_BL=position_BL, visible_BLL=visible_BLL
+        tokens_BL, segment_BL, kv, encoded.segment_BS, positional=positional, visible_BLL=visible_BLL
     ).logits_BLV
 
 

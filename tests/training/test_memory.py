@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 import subprocess
 import sys
@@ -206,27 +207,36 @@ class TestRemat:
         np.testing.assert_array_equal(one.compile()(params), two.compile()(params))
         assert "optimization_barrier" not in two.as_text()
 
+    def kept(self, remat="all", encoder_layers=1, decoder_layers=1, of=None):
+        """The shapes of the arrays that the backward pass is given."""
+        sizes = dict(encoder_layers=encoder_layers, decoder_layers=decoder_layers, dropout_rate=0.0)
+        model = Transformer(
+            ModelConfig(width=16, heads=2, head_dim=8, mlp=32, max_length=32, remat=remat, **sizes), IDS
+        )
+        loss = loss_fn(model, Objective(stage_weights=("all",))) if of is None else functools.partial(of, model)
+        residuals = jax.eval_shape(lambda params: jax.vjp(loss, params, has_aux=True)[1], shapes_of(model))
+        return [leaf.shape for leaf in jax.tree.leaves(residuals)]
+
     def test_of_a_layer_only_what_it_is_given_is_kept(self):
         position_BL = positions_in_segment(BATCH.target_segment_BL)
 
-        def kept(encoder_layers=1, decoder_layers=1, of=None, remat="all"):
-            """Numbers that the backward pass is given."""
-            sizes = dict(encoder_layers=encoder_layers, decoder_layers=decoder_layers, dropout_rate=0.0)
-            config = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, max_length=32, remat=remat, **sizes)
-            model = Transformer(config, IDS)
-            loss = loss_fn(model, Objective(stage_weights=("all",))) if of is None else functools.partial(of, model)
-            residuals = jax.eval_shape(lambda params: jax.vjp(loss, params, has_aux=True)[1], shapes_of(model))
-            return sum(leaf.size for leaf in jax.tree.leaves(residuals))
-
-        x, attention, mlp, norm = 6 * 16 * 16, 4 * 16 * 16, 2 * 16 * 32, 16
-        assert kept(encoder_layers=2) - kept() == x + attention + mlp + 2 * norm
+        def kept(**sizes):
+            return sum(math.prod(shape) for shape in self.kept(**sizes))
 
         def positional(model, params):
             return model.bind({"params": params}).positional(16, position_BL), ()
 
+        x, attention, mlp, norm = 6 * 16 * 16, 4 * 16 * 16, 2 * 16 * 32, 16
+        assert kept(encoder_layers=2) - kept() == x + attention + mlp + 2 * norm
         of_positions = kept(decoder_layers=2, of=positional) - kept(of=positional)  # computed before the layers
         given = x + 2 * x + 2 * x  # the states, cross-attention's keys and values, positional queries and keys
         assert kept(decoder_layers=2) - kept() == of_positions + given + 5 * attention // 2 + mlp + 3 * norm
+
+    def test_attention_weights_are_not_kept_but_the_products_before_and_after_them_are(self):
+        weights_BHLS, hidden_BLF = (6, 2, 16, 16), (6, 16, 32)
+        stored, attention, everything = (self.kept(remat) for remat in (False, "attention", "all"))
+        assert stored.count(weights_BHLS) >= 4 and attention.count(weights_BHLS) == everything.count(weights_BHLS) == 0
+        assert attention.count(hidden_BLF) == 2 and everything.count(hidden_BLF) == 0
 
 
 def test_devices_share_a_vocabulary_that_they_do_not_divide():
