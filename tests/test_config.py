@@ -89,8 +89,9 @@ class TestInstances:
         assert config.argument(TrainConfig, "model") == ModelConfig(remat="attention")
         config.check_overrides()
         for value in ("True", "'layers'", "1.5"):
-            with pytest.raises(PadirError, match="ModelConfig.remat must be"):
+            with pytest.raises(PadirError, match="remat must be"):
                 config.parse([], [f"ModelConfig.remat={value}"])
+                config.argument(TrainConfig, "model")
 
     @pytest.mark.parametrize(("binding", "expected"), [("@Padir()", Padir("start")), ("@MaskPredict()", MaskPredict())])
     def test_strategies(self, binding, expected):
