@@ -232,7 +232,7 @@ class TestRemat:
         given = x + 2 * x + 2 * x  # the states, cross-attention's keys and values, positional queries and keys
         assert kept(decoder_layers=2) - kept() == of_positions + given + 5 * attention // 2 + mlp + 3 * norm
 
-    def test_attention_weights_are_not_kept_but_the_products_before_and_after_them_are(self):
+    def test_attention_keeps_products_but_no_weights(self):
         weights_BHLS, hidden_BLF = (6, 2, 16, 16), (6, 16, 32)
         stored, attention, everything = (self.kept(remat) for remat in (False, "attention", "all"))
         assert stored.count(weights_BHLS) >= 4 and attention.count(weights_BHLS) == everything.count(weights_BHLS) == 0
