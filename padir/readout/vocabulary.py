@@ -135,7 +135,8 @@ def _by_block(product, blocks, special, states_BLD, table_VD, target_BL):
         return at_target_BL, total_BL, either
 
     id_nv, table_nvD = _in_blocks(table_VD, blocks)
-    writable_nv = jnp.isin(id_nv, jnp.array(special, int), invert=True) & (id_nv < size)
+    writable = jnp.ones(id_nv.size, bool).at[jnp.array(special, int)].set(False).at[size:].set(False)
+    writable_nv = writable.reshape(-1, blocks).T
     at_target_nBL, total_nBL, either_n = jax.lax.map(visit, (id_nv, writable_nv, table_nvD))
 
     def joined(most_nBL, id_nBL, log_z_nBL):
