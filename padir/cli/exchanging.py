@@ -15,7 +15,7 @@ from padir.models.directory import ModelCard
 from padir.text.languages import pair_of
 from padir.text.tokenizer import Tokenizer
 
-_OF_PROGRAMS = ("num_steps", "strategy", "top_k", "mode", "precision")
+_OF_PROGRAMS = ("num_steps", "strategy", "top_k", "mode", "precision", "format")
 
 
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
@@ -31,6 +31,17 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
             raise PadirError(f"{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")
+        return written
+    if args.format == "onnx":
+        if wrong := [*(["--precision"] if args.precision else []), *lengths, *platforms]:
+            raise PadirError(f"{wrong[0]} applies only to StableHLO: leave it out, or leave --format onnx out")
+        try:
+            from padir.interop.onnx import export_onnx
+        except ModuleNotFoundError as error:
+            what = f"an export to ONNX needs the package {error.name}"
+            raise PadirError(what, remedy="install the extra: pip install 'padir[onnx]'") from None
+        written = export_onnx(translator, args.output, decoding, overwrite=args.overwrite)
+        tell(f"{args.output}: {written['programs']} programs, {written['bytes']:,} bytes with the weights")
         return written
     options: dict[str, Any] = {"lengths": Lengths(**lengths), **platforms, "overwrite": args.overwrite}
     written = export_model(translator, args.output, decoding, progress=tell, **options)

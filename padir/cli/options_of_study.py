@@ -145,12 +145,12 @@ def compile_options(parser: Parser) -> None:
 
 
 def export_options(parser: Parser) -> None:
-    """Write a model as StableHLO programs, or its weights for other frameworks.
+    """Write a model as StableHLO or ONNX programs, or its weights for other frameworks.
 
-    Each program, made by jax.export, is for one padded length; it takes any number of sentences and runs on CPU, CUDA
-    and TPU. The folder also has the weights, the vocabulary and a loader, exported.py, which needs JAX, flatbuffers,
-    NumPy, SentencePiece and safetensors. The strategy, or an autoregressive model's search, becomes part of the
-    programs; the numbers of steps, lengths and other decoding options are the loader's defaults.
+    Each StableHLO program, made by jax.export, is for one padded length; it takes any number of sentences and runs on
+    CPU, CUDA and TPU. The folder also has the weights, the vocabulary and a loader, exported.py, which needs JAX,
+    flatbuffers, NumPy, SentencePiece and safetensors. The strategy, or an autoregressive model's search, becomes part
+    of the programs; the numbers of steps, lengths and other decoding options are the loader's defaults.
 
     padir export --model runs/toy --output exported/toy
     """
@@ -159,6 +159,8 @@ def export_options(parser: Parser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
     about = "programs, or only the weights under the names of Hugging Face's T5 (programs)"
     parser.add_argument("--what", choices=("programs", "weights"), default="programs", help=about)
+    about = "StableHLO for JAX, or ONNX with 8-bit weights for browsers and other languages (stablehlo)"
+    parser.add_argument("--format", choices=("stablehlo", "onnx"), help=about)
     lengths = {
         "step": "write programs for lengths that are multiples of this number",
         "source": "source lengths, in place of such multiples; longer sources are refused",

@@ -70,7 +70,7 @@ def make_app(
     """
     own = engine.num_steps, engine.top_k, engine.modes, engine.strategies
     read = RequestReader(engine.limits, engine.most_lengths, *own)
-    shown, described = page(engine, model), openapi(read)
+    shown, described = page(settings_of(engine, model)), openapi(read)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -299,10 +299,10 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def page(engine: Engine, model: str) -> str:
-    """Makes the page of a model as HTML."""
+def settings_of(engine: Engine, model: str) -> dict[str, Any]:
+    """The settings of a server's page."""
     card, limits = engine.translator.card, engine.limits
-    settings = {
+    return {
         "model": model,
         "source": card.source_language,
         "target": card.target_language,
@@ -312,8 +312,13 @@ def page(engine: Engine, model: str) -> str:
         "max_steps": limits.max_steps,
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),
+        "rule": "causal" if engine.decoding.rerank == "causal" else "own",
     }
+
+
+def page(settings: dict[str, Any]) -> str:
+    """Makes the page of a model as HTML; with `local` in its settings, the model runs in the page (docs/export.md)."""
     # Only "<" can begin a tag that ends the script element.
-    filled = {"MODEL": html.escape(model), "SETTINGS": json.dumps(settings).replace("<", "\\u003c")}
+    filled = {"MODEL": html.escape(settings["model"]), "SETTINGS": json.dumps(settings).replace("<", "\\u003c")}
     filled |= {"STYLE": _STYLE, "SCRIPT": _SCRIPT}
     return re.sub("%([A-Z]+)%", lambda place: filled[place[1]], (_FILES / "page.html").read_text(encoding="utf-8"))

@@ -11,6 +11,8 @@
   let timer = null;
   let patience = null;  // the timer that says that the server works
   let asking = null;  // what aborts the request under way
+  let pins = new Map();  // the tokens that stand, by position
+  let pin = null;  // what pins a word, or null
 
   /** An element with text, never with markup. */
   const made = (tag, className, text) => {
@@ -71,19 +73,33 @@
       .join("")
       .trim();
 
+  /** An element for a word, a button if a click pins the word. */
+  const word = (piece) => {
+    if (!pin || isEnd(piece)) return made("span", "word");
+    const button = made("button", "word");
+    button.type = "button";
+    return button;
+  };
+
   /** The draft after a step, large, with probabilities; pieces of a word hang together. */
   const stage = (step) => {
     const words = [];
     trace[step].pieces.forEach((piece, i) => {
-      if (!words.length || piece.startsWith(SPACE) || isEnd(piece)) words.push(made("span", "word"));
+      if (!words.length || piece.startsWith(SPACE) || isEnd(piece)) words.push(word(piece));
+      const mine = words.at(-1);
+      (mine.positions ??= []).push(i);
       const token = made("span", "token");
       token.classList.toggle("noise", step === 0);
       token.classList.toggle("end", isEnd(piece));
       token.classList.toggle("fresh", changed(step, i));
       const sure = probability(step, i);
       token.append(marked(step, i), made("small", "", sure === null ? "\u00a0" : String(Math.round(100 * sure))));
-      words.at(-1).append(token);
+      mine.append(token);
     });
+    for (const each of words.filter(({ localName }) => localName === "button")) {
+      each.setAttribute("aria-pressed", String(each.positions.every((i) => pins.has(i))));
+      each.addEventListener("click", () => pin(step, each.positions));
+    }
     $("stage").replaceChildren(...words);
   };
 
@@ -167,6 +183,8 @@
   const choose = (sentences, number) => {
     const { trace: steps, passes, candidates } = sentences[number] ?? {};
     setPlaying(false);
+    pins = sentences[number]?.pins ?? new Map();
+    pin = settings.local ? (step, positions) => repair(sentences, number, step, positions) : null;
     [...$("sentences").children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
     trace = (steps ?? []).slice(0, passes + 1);  // the draft of a sentence that is done stays as it is
     $("refinement").hidden = trace.length === 0;
@@ -177,6 +195,20 @@
     reserve();
     show(still.matches ? trace.length - 1 : 0);
     if (!still.matches) setPlaying(true);
+  };
+
+  /** Pins the word at some positions, or frees it, and refines the rest again from noise. */
+  const repair = async (sentences, number, step, positions) => {
+    const sentence = sentences[number];
+    const tokens = sentence.trace[step].tokens;
+    const kept = new Map(pins);
+    const pinned = positions.every((i) => kept.has(i));
+    for (const i of positions) pinned ? kept.delete(i) : kept.set(i, tokens[i]);
+    const repaired = await (await translator).repair(sentence, kept);
+    sentences[number] = { ...sentence, ...repaired, pins: kept };
+    $("output").textContent = sentences.map(({ text }) => text).join(" ");
+    choose(sentences, number);
+    [...$("stage").children].find((each) => each.positions.includes(positions[0]))?.focus();
   };
 
   /** A button for each sentence of a text that has several. */
@@ -200,7 +232,8 @@
     const figures = found.passes ? [plural(found.passes, "pass", "passes")] : [];  // blanks that JavaScript does not trim
     if (found.passes && !settings.causal) figures.push(`${plural(found.hypotheses, "length")} tried`);
     if (found.passes) figures.push(plural(found.length, "token"));
-    figures.push(`${Math.round(1000 * answer.seconds)} ms in the server, ${Math.round(milliseconds)} ms in all`);
+    const server = settings.local ? "" : `${Math.round(1000 * answer.seconds)} ms in the server, `;
+    figures.push(`${server}${Math.round(milliseconds)} ms in all`);
     $("figures").textContent = figures.join(" \u00b7 ");
     listSentences(found.sentences);
     choose(found.sentences, 0);
@@ -216,6 +249,43 @@
     $("problem").textContent = message;
     $("problem").hidden = !message;
     if (message) clear();
+  };
+
+  /** The model in this page, if no server translates. */
+  const loadHere = async () => {
+    if (typeof WebAssembly === "undefined") throw new Error("This browser has no WebAssembly, in which the model runs.");
+    const [ort, { load }] = await Promise.all([import("./ort.wasm.min.mjs"), import("./padir.mjs")]).catch(() => {
+      throw new Error("The page lacks the runtime of the model, or this browser cannot run it.");
+    });
+    ort.env.wasm.numThreads = 1;  // more need headers that a plain file server does not send
+    return load(ort, async (name) => {
+      const response = await fetch(name);
+      if (!response.ok) throw new Error(`The page lacks ${name}.`);
+      return new Uint8Array(await response.arrayBuffer());
+    });
+  };
+
+  /** The server's answer, made in this page. */
+  const answerHere = async ({ text, num_steps, top_k }) => {
+    const split = new Intl.Segmenter(settings.source, { granularity: "sentence" }).segment(text);
+    const sentences = [];
+    for (const { segment } of split) {
+      if (segment.trim()) sentences.push(await (await translator).translate(segment.trim(), { num_steps, top_k }));
+    }
+    const sum = (name) => sentences.reduce((total, each) => total + each[name], 0);
+    const whole = { text: sentences.map((each) => each.text).join(" "), sentences };
+    for (const name of ["passes", "length", "hypotheses"]) whole[name] = sum(name);
+    return { translations: [whole] };
+  };
+
+  const answerOfServer = async (body, signal) => {
+    const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+    const response = await fetch("translate", request).catch((error) => {
+      throw error.name === "AbortError" ? error : new Error("The server does not answer.");
+    });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.error);
+    return answer;
   };
 
   const translate = async () => {
@@ -237,17 +307,10 @@
     clearTimeout(patience);
     patience = setTimeout(() => ($("waiting").hidden = false), 2000);
     try {
-      const response = await fetch("translate", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(body),
-        signal: mine.signal,
-      });
-      const answer = await response.json();
-      if (response.ok) display(answer, performance.now() - began);
-      else complain(answer.error);
+      const answer = await (settings.local ? answerHere(body) : answerOfServer(body, mine.signal));
+      if (asking === mine) display(answer, performance.now() - began);
     } catch (error) {
-      if (error.name !== "AbortError") complain("The server does not answer.");
+      if (error.name !== "AbortError") complain(error.message);
     } finally {
       if (asking === mine) {
         clearTimeout(patience);
@@ -257,6 +320,14 @@
     }
   };
 
+  const translator = settings.local ? loadHere() : null;
+  translator?.catch((error) => complain(error.message));
+  if (settings.local) {
+    $("waiting").textContent = "The model is loading.";
+    $("stage").removeAttribute("aria-hidden");
+    $("pins").hidden = false;
+  }
+  if (settings.rule === "causal") $("rule").textContent = ", chosen by the score of the model\u2019s left-to-right side";
   $("about").textContent =
     `${language(settings.source)} to ${language(settings.target)}. ` +
     (settings.causal

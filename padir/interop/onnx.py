@@ -1,0 +1,378 @@
+"""Export of a refining model as ONNX programs, for browsers and other languages (`padir export --format onnx`).
+
+A folder of `export_onnx` holds
+
+    encode.onnx      source_BS -> log_prob_BM, log-probabilities of the target lengths 1 .. M, and memory
+    refine.onnx      source_BS, memory, tokens_BNL -> best_BNL and score_BNL: one pass over N drafts of a sentence
+    score.onnx       of a dual model, source_BS, memory, target_BNL -> log_prob_BN, the causal side's score of a target
+    weights.bin      the weights, which all programs share as external data
+    padir.mjs        the loop in JavaScript, for ONNX Runtime Web
+    vocab.model      the SentencePiece vocabulary
+    export.json      ids, decoding options, pieces and their scores
+    manifest.json    sha256 of each of these files
+
+B, S, N and L are left open. Kernels and the token embedding are rounded to 8 bits (`rounded`); activations are float32.
+It needs the extra `onnx`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import CausalScore, OwnScore
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.directory import ModelCard, name_and_fields
+from padir.models.layers import MASKED, relative_position_bucket
+from padir.models.params import quantise
+from padir.refinement.corruption import CORRUPTIONS
+from padir.refinement.strategies import STRATEGIES
+from padir.storage.folders import atomic_folder, check_replaceable
+from padir.storage.manifest import write_manifest
+from padir.text.ids import UNK
+
+FORMAT = 1
+_OPSET, _IR = 20, 9
+_ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
+_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "int8": TensorProto.INT8,
+}
+
+
+def export_onnx(
+    translator: Translator, folder: str | PathLike[str], decoding: Decoding | None = None, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Writes a refining model as ONNX programs; returns the numbers of programs and bytes.
+
+    Args:
+      folder: the folder to write, whole or not at all.
+      decoding: decoding options, which become the defaults of padir.mjs.
+      overwrite: replace an earlier export in the folder.
+
+    Raises:
+      PadirError: the folder holds something else, or the model or the options cannot be exported.
+    """
+    decoding = _exportable(translator, decoding or translator.decoding)
+    card, made = translator.card, _Weights(translator.params)
+    programs = {"encode": _encode(card, made), "refine": _decode(card, made, causal=False)}
+    if card.config.dual:
+        programs["score"] = _decode(card, made, causal=True)
+    check_replaceable(folder, "export.json", overwrite=overwrite)
+    with atomic_folder(folder) as unfinished:
+        for name, program in programs.items():
+            (unfinished / f"{name}.onnx").write_bytes(program.SerializeToString(deterministic=True))
+        (unfinished / "weights.bin").write_bytes(made.data)
+        (unfinished / "vocab.model").write_bytes(translator.tokenizer.model_bytes)
+        (unfinished / "export.json").write_text(json.dumps(_describe(translator, decoding, list(programs))) + "\n")
+        shutil.copyfile(Path(__file__).with_name("padir.mjs"), unfinished / "padir.mjs")
+        write_manifest(unfinished)
+    return {"programs": len(programs), "bytes": sum(path.stat().st_size for path in Path(folder).iterdir())}
+
+
+def rounded(params: Any) -> Any:
+    """The parameters that the programs compute with: kernels and the token embedding rounded to 8 bits."""
+    flat = flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")
+    result = {}
+    for name, value in flat.items():
+        if value.dtype == np.int8:
+            scale = flat[f"{name}_scale"]
+            value = value.astype(np.float32) * (scale if name.endswith("kernel") else scale[:, None])
+        if not name.endswith("_scale"):
+            result[name] = value
+    return flax.traverse_util.unflatten_dict(result, sep="/")
+
+
+def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
+    """Decoding options with the model's own strategy and canvas; refuses what the programs or the loop do not have."""
+    config, rerank, decoding = translator.card.config, decoding.rerank, translator.resolved(decoding)
+    decoding = dataclasses.replace(decoding, rerank=rerank)
+    has = {
+        "the mode refine": decoding.mode == "refine",
+        'the length head "token" with length_unit=1': config.length_head == "token" and config.length_unit == 1,
+        "a decoder with positional attention": config.positional_attention,
+        "no rejecter and no self-conditioning": not config.rejecter and not config.self_conditioning,
+        f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
+        "the rule own or causal": isinstance(decoding.rule, OwnScore | CausalScore) and not decoding.length_weight,
+        "one draw": decoding.draws == 1,
+        "no shortlist": decoding.shortlist is None,
+    }
+    if lacking := [name for name, value in has.items() if not value]:
+        raise PadirError(
+            f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs (--format stablehlo)"
+        )
+    return decoding
+
+
+def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -> dict[str, Any]:
+    """The content of export.json."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    from padir import __version__
+
+    card, ids = translator.card, translator.card.ids
+    vocabulary: Any = sentencepiece_model_pb2.ModelProto.FromString(translator.tokenizer.model_bytes)  # pyright: ignore
+    assert decoding.strategy is not None and decoding.canvas is not None
+    return {
+        "format": FORMAT,
+        "padir": __version__,
+        "programs": programs,
+        "source_language": card.source_language,
+        "target_language": card.target_language,
+        "max_length": card.config.max_length,
+        "ids": {
+            "length": ids.length,
+            "mask": ids.mask,
+            "first_regular": ids.first_regular,
+            "end_regular": ids.end_regular,
+        },
+        "strategy": name_and_fields(decoding.strategy, STRATEGIES),
+        "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
+        "options": {
+            **{name: getattr(decoding, name) for name in ("num_steps", "top_k", "adjacent", "seed", "brevity")},
+            "rerank": "causal" if isinstance(decoding.rule, CausalScore) else "own",
+            "drop_repeats": decoding.drops_repeats,
+        },
+        "pieces": [piece.piece for piece in vocabulary.pieces],
+        "piece_scores": [piece.score for piece in vocabulary.pieces],
+    }
+
+
+class _Weights:
+    """The bytes of weights.bin, and where each array lies in them."""
+
+    def __init__(self, params: Any):
+        self.flat: dict[str, Any] = flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")
+        self.data = b""
+        self._places: dict[str, TensorProto] = {}
+
+    def place(self, name: str, array: np.ndarray) -> TensorProto:
+        """The array as external data; an array of a name that is there already is not written again."""
+        if name not in self._places:
+            tensor = TensorProto(name=name, dims=array.shape, data_type=_TYPES[array.dtype.name])
+            tensor.data_location = TensorProto.EXTERNAL
+            data = np.ascontiguousarray(array).tobytes()
+            where = {"location": "weights.bin", "offset": len(self.data), "length": len(data)}
+            for key, value in where.items():
+                tensor.external_data.add(key=key, value=str(value))
+            self.data += data + bytes(-len(data) % 64)
+            self._places[name] = tensor
+        return self._places[name]
+
+
+class _Graph:
+    """A program in progress: calling it adds an operation and returns the name of its result."""
+
+    def __init__(self, card: ModelCard, weights: _Weights):
+        self.card, self.config, self.weights = card, card.config, weights
+        self.nodes: list[Any] = []
+        self.tensors: dict[str, TensorProto] = {}
+
+    def __call__(self, operation: str, *inputs: Any, **attributes: Any) -> str:
+        result = f"{operation}_{len(self.nodes)}"
+        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        self.nodes.append(helper.make_node(operation, names, [result], **attributes))
+        return result
+
+    def constant(self, value: Any) -> str:
+        """A constant of the program: float32 numbers, or int64 for whole numbers, which are shapes and axes."""
+        array = np.asarray(value)
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64) if array.dtype != np.int32 else array
+        name = f"constant_{array.dtype}_{array.tolist()}"
+        self.tensors[name] = helper.make_tensor(name, _TYPES[array.dtype.name], array.shape, array.flatten().tolist())
+        return name
+
+    def weight(self, name: str, array: np.ndarray | None = None) -> str:
+        """A parameter, or an array that was made of parameters."""
+        array = np.asarray(self.weights.flat[name] if array is None else array)
+        self.tensors[name] = self.weights.place(name, array if array.dtype == np.int8 else array.astype(np.float32))
+        return name
+
+    def cast(self, x: str, to: int = TensorProto.FLOAT) -> str:
+        return self("Cast", x, to=to)
+
+    def dense(self, x: str, name: str) -> str:
+        """A linear layer; runtimes compute the whole kernel once, when they load the program."""
+        kernel = self("Mul", self.cast(self.weight(f"{name}/kernel")), self.weight(f"{name}/kernel_scale"))
+        return self("MatMul", x, kernel)
+
+    def embed(self, ids: str) -> str:
+        table, scale = (self.weight(f"token_embedder/embedding{each}") for each in ("", "_scale"))
+        rows, steps = self.cast(self("Gather", table, ids)), self("Gather", scale, ids)
+        return self("Mul", rows, self("Unsqueeze", steps, [-1]))
+
+    def norm(self, x: str, name: str) -> str:
+        mean = self("ReduceMean", self("Mul", x, x), [-1])
+        root = self("Sqrt", self("Add", mean, 1e-6))
+        return self("Mul", self("Div", x, root), self.weight(f"{name}/scale"))
+
+    def length(self, x: str, axis: int) -> str:
+        """The size of an axis, as an array [1]."""
+        return self("Shape", x, start=axis, end=axis + 1)
+
+    def heads(self, x: str) -> str:
+        """[..., L, H * K] -> [..., H, L, K]; the arrays have two axes before L."""
+        c = self.config
+        return self("Transpose", self("Reshape", x, [0, 0, 0, c.heads, c.head_dim]), perm=[0, 1, 3, 2, 4])
+
+    def attend(self, query: str, key: str, value: str, mask: str, bias: str | None, out: str) -> str:
+        """Attention of arrays of `heads` where the mask is True, and the projection `out`."""
+        logits = self("MatMul", query, self("Transpose", key, perm=[0, 1, 2, 4, 3]))
+        logits = logits if bias is None else self("Add", logits, bias)
+        weights = self("Softmax", self("Where", mask, logits, MASKED), axis=-1)
+        joined = self("Transpose", self("MatMul", weights, value), perm=[0, 1, 3, 2, 4])
+        return self.dense(self("Reshape", joined, [0, 0, 0, self.config.heads * self.config.head_dim]), out)
+
+    def mlp(self, x: str, name: str) -> str:
+        functions, product = self.config.mlp_activations, None
+        for i, function in enumerate(functions):
+            y = self.dense(x, f"{name}/wi" if len(functions) == 1 else f"{name}/wi_{i}")
+            if function != "linear":
+                operation, attributes = _ACTIVATIONS[function]
+                y = self(operation, y, **attributes)
+            product = y if product is None else self("Mul", product, y)
+        assert product is not None
+        return self.dense(product, f"{name}/wo")
+
+    def index(self, length: str) -> str:
+        """0 .. length - 1, for a length [1]."""
+        return self("Range", 0, self("Squeeze", length), 1)
+
+    def bias(self, stack: str, length: str) -> str:
+        """Relative position biases [H, L, L]: rows of a table of biases by offset."""
+        most = self.config.max_length + 8  # rows of sources are a little longer than the model's maximum
+        bucket = relative_position_bucket(np.arange(-most, most + 1))
+        table_HX = np.asarray(self.weights.flat[f"{stack}/relpos_bias/rel_embedding"])[:, bucket]
+        index = self.index(length)
+        offset = self("Sub", self("Unsqueeze", index, [0]), self("Unsqueeze", index, [1]))
+        return self("Gather", self.weight(f"{stack}/biases", table_HX), self("Add", offset, most), axis=1)
+
+    def model(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> onnx.ModelProto:
+        """The program; inputs and outputs are [result, type, axes]."""
+        for name, (result, *_) in outputs.items():
+            self.nodes.append(helper.make_node("Identity", [result], [name]))
+        described = [
+            [helper.make_tensor_value_info(name, kind, axes) for name, (*_, kind, axes) in each.items()]
+            for each in (inputs, outputs)
+        ]
+        graph = helper.make_graph(self.nodes, "padir", *described, list(self.tensors.values()))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
+        model.producer_name = "padir"
+        return model
+
+
+_SOURCE = {"source_BS": (TensorProto.INT32, ["B", "S"])}
+
+
+def _memory(config: ModelConfig) -> tuple[Any, ...]:
+    return TensorProto.FLOAT, ["B", 2 * config.decoder_layers, "S", config.heads * config.head_dim]
+
+
+def _encode(card: ModelCard, weights: _Weights) -> onnx.ModelProto:
+    """Source tokens -> log-probabilities of lengths, and keys and values of the encoder's output."""
+    g = _Graph(card, weights)
+    source = g("Unsqueeze", "source_BS", [1])  # [B, 1, S], so that encoder and decoder share their layers
+    mask, bias = g("Unsqueeze", g("Greater", source, np.int32(0)), [2, 3]), g.bias("encoder", g.length("source_BS", 1))
+    x = g.embed(source)
+    for i in range(card.config.encoder_layers):
+        layer = f"encoder/layers_{i}"
+        x = _self_attention(g, x, x, layer, "attention", mask, bias)
+        x = g("Add", x, g.mlp(g.norm(x, f"{layer}/pre_mlp_layer_norm"), f"{layer}/mlp"))
+    x = g.norm(x, "encoder/encoder_norm")
+    kinds = [(i, kind) for i in range(card.config.decoder_layers) for kind in ("key", "value")]
+    memory = g(
+        "Concat", *(g.dense(x, f"decoder/layers_{i}/encoder_decoder_attention/{kind}") for i, kind in kinds), axis=1
+    )
+    first = g("Squeeze", g("Slice", x, [0], [1], [2]), [1, 2])  # the output at [LENGTH], which begins each source
+    table = g("Transpose", g.weight("length_predictor/length_embed/embedding"), perm=[1, 0])
+    length = g("LogSoftmax", g("MatMul", first, table), axis=-1)
+    outputs = {"log_prob_BM": (length, TensorProto.FLOAT, ["B", "M"]), "memory": (memory, *_memory(card.config))}
+    return g.model(_SOURCE, outputs)
+
+
+def _self_attention(g: _Graph, x: str, values: str, layer: str, name: str, mask: str, bias: str) -> str:
+    y = g.norm(x, f"{layer}/pre_{name}_layer_norm")
+    query, key, value = (g.heads(g.dense(y, f"{layer}/{name}/{kind}")) for kind in ("query", "key", "value"))
+    return g("Add", x, g.attend(query, key, value, mask, bias, f"{layer}/{name}/out"))
+
+
+def _decode(card: ModelCard, weights: _Weights, causal: bool) -> onnx.ModelProto:
+    """One pass over drafts -> the best id of each position and its log-probability.
+
+    With `causal`, the autoregressive side reads targets with their EOS -> the log-probability of each target.
+    """
+    g, c = _Graph(card, weights), card.config
+    tokens = "target_BNL" if causal else "tokens_BNL"
+    length, present = g.length(tokens, 2), g("Greater", tokens, np.int32(0))
+    mask, bias = g("Unsqueeze", present, [2, 3]), g.bias("decoder", length)
+    text = g(
+        "And", g("Greater", "source_BS", np.int32(0)), g("Not", g("Equal", "source_BS", np.int32(card.ids.length)))
+    )
+    cross_mask = g("Unsqueeze", text, [1, 2, 3])
+    read, position = tokens, ""
+    if causal:
+        read = g("Slice", g("Pad", tokens, [0, 0, 1, 0, 0, 0], np.int32(0)), [0], [-1], [2])
+        index = g.index(length)
+        before = g("LessOrEqual", g("Unsqueeze", index, [0]), g("Unsqueeze", index, [1]))
+        mask = g("And", mask, before)
+    else:
+        position = g("Slice", g.weight("decoder/abs_pos_embed/embedding"), [0], length, [0])
+        position = g("Unsqueeze", position, [0, 1])
+    x = g.embed(read)
+    for i in range(c.decoder_layers):
+        layer = f"decoder/layers_{i}"
+        x = _self_attention(g, x, x, layer, "self_attention", mask, bias)
+        if not causal:
+            p, name = g.norm(position, f"{layer}/pre_positional_attention_layer_norm"), f"{layer}/positional_attention"
+            query, key, value = (
+                g.heads(g.dense(y, f"{name}/{kind}")) for kind, y in (("query", p), ("key", p), ("value", x))
+            )
+            x = g("Add", x, g.attend(query, key, value, mask, bias, f"{name}/out"))
+        y, name = g.norm(x, f"{layer}/pre_cross_attention_layer_norm"), f"{layer}/encoder_decoder_attention"
+        key, value = (g.heads(g("Slice", "memory", [2 * i + j], [2 * i + j + 1], [1])) for j in (0, 1))
+        x = g("Add", x, g.attend(g.heads(g.dense(y, f"{name}/query")), key, value, cross_mask, None, f"{name}/out"))
+        x = g("Add", x, g.mlp(g.norm(x, f"{layer}/pre_mlp_layer_norm"), f"{layer}/mlp"))
+    x = g.norm(x, "decoder/decoder_norm")
+    inputs = {**_SOURCE, "memory": _memory(c), tokens: (TensorProto.INT32, ["B", "N", "L"])}
+    if causal:
+        logits = _logits(g, x, 0, None)
+        at = g("Squeeze", g("GatherElements", logits, g("Unsqueeze", tokens, [-1]), axis=-1), [-1])
+        log_prob = g("Sub", at, g("ReduceLogSumExp", logits, [-1], keepdims=0))
+        total = g("ReduceSum", g("Where", present, log_prob, 0.0), [-1], keepdims=0)
+        return g.model(inputs, {"log_prob_BN": (total, TensorProto.FLOAT, ["B", "N"])})
+    logits = _logits(g, x, UNK + 1, card.ids.end_regular)  # the ids that decoding may write
+    best = g("ReduceMax", logits, [-1])
+    score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
+    score = g("Min", score, -float(np.finfo(np.float32).tiny))  # a score of 0 means that nothing was written
+    token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), TensorProto.INT32), np.int32(UNK + 1))
+    axes = ["B", "N", "L"]
+    outputs = {"best_BNL": (token, TensorProto.INT32, axes), "score_BNL": (score, TensorProto.FLOAT, axes)}
+    return g.model(inputs, outputs)
+
+
+def _logits(g: _Graph, x: str, begin: int, end: int | None) -> str:
+    """The logits of the ids begin .. end - 1."""
+    if g.config.tied:
+        table, scale = (g.weight(f"token_embedder/embedding{each}") for each in ("", "_scale"))
+        whole = g("Transpose", g("Mul", g.cast(table), g("Unsqueeze", scale, [1])), perm=[1, 0])
+        x = g("Div", x, math.sqrt(g.config.width))
+    else:
+        kernel, scale = (g.weight(f"decoder/logits_dense/kernel{each}") for each in ("", "_scale"))
+        whole = g("Mul", g.cast(kernel), scale)
+    return g("MatMul", x, g("Slice", whole, [begin], [end or np.iinfo(np.int32).max], [1]))

@@ -1,0 +1,281 @@
+/**
+ * Translation with a folder that `padir export --format onnx` wrote, in JavaScript.
+ *
+ *     import * as ort from "./ort.wasm.min.mjs";
+ *     const translator = await load(ort, async (name) => new Uint8Array(await (await fetch(`de_en/${name}`)).arrayBuffer()));
+ *     (await translator.translate("Wo ist der Bahnhof?")).text;
+ *
+ * It needs ONNX Runtime Web alone. The names are those of padir's Python code, and the translations are the same.
+ */
+
+const [PADDING, EOS, UNK, SPACE] = [0, 1, 2, "\u2581"];
+const FORMAT = 1;
+const SHORTEST = 2; // tokens of a target, EOS included
+const NOISE = 1; // the stream of random pieces
+const DRAFT = 2 ** 31 - 1; // folded into a row's key to draw its draft
+
+/** Loads an export; `read` gives the bytes of a file of its folder. */
+export async function load(ort, read) {
+  const description = JSON.parse(new TextDecoder().decode(await read("export.json")));
+  if (description.format !== FORMAT) throw new Error(`the export has format ${description.format}, this file reads ${FORMAT}`);
+  const { strategy, canvas } = description;
+  const usual = strategy.name === "padir" && strategy.remask === "previous" && strategy.end_cycles && !strategy.remask_last;
+  if (!usual || strategy.temperature) throw new Error(`padir.mjs runs the strategy padir with its defaults, not ${JSON.stringify(strategy)}`);
+  if (!["uniform", "mask"].includes(canvas.name)) throw new Error(`padir.mjs has no canvas ${canvas.name}`);
+  const weights = await read("weights.bin");
+  const sessions = {};
+  for (const name of description.programs) {
+    const options = { externalData: [{ path: "weights.bin", data: weights }], executionProviders: ["wasm"] };
+    sessions[name] = await ort.InferenceSession.create(await read(`${name}.onnx`), options);
+  }
+  return new Translator(ort, description, sessions);
+}
+
+/** A unigram tokenizer with byte fallback, whose text is not normalised; as SentencePiece, token for token. */
+export class Tokenizer {
+  constructor({ pieces, piece_scores: scores, ids }) {
+    if (!pieces) throw new Error("this vocabulary is not padir's own: encode and decode with SentencePiece");
+    [this.pieces, this.firstByte] = [pieces, UNK + 1];
+    this.regular = new Map(pieces.map((piece, id) => [piece, { id, score: scores[id] }]).slice(ids.first_regular));
+    this.longest = Math.max(...[...this.regular.keys()].map((piece) => [...piece].length));
+    this.unknown = Math.fround(Math.min(...scores.slice(ids.first_regular)) - 10);
+    this.digit = (id) => this.isByte(id) || /^\p{Nd}+$/u.test(pieces[id]?.replaceAll(SPACE, ""));
+    this.isByte = (id) => id >= this.firstByte && id < ids.first_regular;
+  }
+
+  /** The ids of a text: the path with the highest sum of scores, in float32; the first of equal paths wins. */
+  encode(text) {
+    if (!text) return [];
+    const letters = [...(SPACE + text.replaceAll(" ", SPACE))];
+    const best = [{ score: 0 }];
+    const offer = (end, score, begin, id) => {
+      if (!best[end] || score > best[end].score) best[end] = { score, begin, id };
+    };
+    for (let begin = 0; begin < letters.length; begin++) {
+      let [piece, single] = ["", false];
+      for (let end = begin + 1; end <= Math.min(letters.length, begin + this.longest); end++) {
+        piece += letters[end - 1];
+        const found = this.regular.get(piece);
+        if (!found) continue;
+        offer(end, Math.fround(best[begin].score + found.score), begin, found.id);
+        single ||= end === begin + 1;
+      }
+      if (!single) offer(begin + 1, Math.fround(best[begin].score + this.unknown), begin, UNK);
+    }
+    const tokens = [];
+    for (let end = letters.length; end > 0; end = best[end].begin) {
+      const spelt = new TextEncoder().encode(letters[end - 1]);
+      if (best[end].id === UNK) tokens.push([...spelt].map((byte) => this.firstByte + byte));
+      else tokens.push([best[end].id]);
+    }
+    return tokens.reverse().flat();
+  }
+
+  /** The text of ids; bytes that are no character give U+FFFD. */
+  decode(ids) {
+    const bytes = [];
+    for (const id of ids) {
+      if (id < this.firstByte || id >= this.pieces.length) continue;
+      if (this.isByte(id)) bytes.push(id - this.firstByte);
+      else bytes.push(...new TextEncoder().encode(this.pieces[id].replaceAll(SPACE, " ")));
+    }
+    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes));
+    return this.pieces[ids[0]]?.startsWith(SPACE) ? text.slice(1) : text;
+  }
+
+  /** A token as a trace shows it. */
+  piece(id, mask) {
+    return this.pieces[id] ?? `<extra_id_${mask - id}>`;
+  }
+}
+
+/** One line without broken characters, and without doubled spaces unless the source has some. */
+export function clean(text, source) {
+  const whole = source.includes("\ufffd") ? text : text.replaceAll("\ufffd", "");
+  const line = whole.replace(/[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]/g, " ");
+  return source.includes("  ") ? line : line.replace(/ {2,}/g, " ");
+}
+
+// Random numbers: JAX's threefry2x32 (Salmon et al., 2011), so that drafts are the library's.
+
+const ROTATIONS = [[13, 15, 26, 6], [17, 29, 16, 24]];
+
+/** The two words of a block. */
+export function threefry([a, b], x, y) {
+  const keys = [a, b, (a ^ b ^ 0x1bd11bda) >>> 0];
+  [x, y] = [(x + a) >>> 0, (y + b) >>> 0];
+  for (let round = 0; round < 5; round++) {
+    for (const by of ROTATIONS[round % 2]) {
+      x = (x + y) >>> 0;
+      y = (((y << by) | (y >>> (32 - by))) ^ x) >>> 0;
+    }
+    x = (x + keys[(round + 1) % 3]) >>> 0;
+    y = (y + keys[(round + 2) % 3] + round + 1) >>> 0;
+  }
+  return [x, y];
+}
+
+const fold = (key, number) => threefry(key, 0, number >>> 0);
+const bits = (key) => threefry(key, 0, 0).reduce((x, y) => (x ^ y) >>> 0);
+
+/** A whole number begin .. end - 1. */
+function randint(key, begin, end) {
+  const span = end - begin;
+  const [high, low] = [0, 1].map((i) => bits(fold(key, i)) % span);
+  const half = 2 ** 16 % span;
+  const product = Math.imul(high, (Math.imul(half, half) >>> 0) % span) >>> 0;
+  return begin + (((product + low) >>> 0) % span);
+}
+
+/** The key of a sentence, from its ids with [LENGTH] and EOS. */
+export function sentenceKey(source, seed) {
+  const key = [0, seed];
+  const drawn = source.map((id, position) => bits(fold(fold(key, position), id)));
+  return fold(key, drawn.reduce((x, y) => (x + y) >>> 0, 0));
+}
+
+export class Translator {
+  constructor(ort, description, sessions) {
+    [this.ort, this.description, this.sessions] = [ort, description, sessions];
+    this.tokenizer = new Tokenizer(description);
+    this.longestSource = description.max_length - 1;
+  }
+
+  /**
+   * Translates a sentence; further options replace those of export.json, such as num_steps and top_k.
+   *
+   * `candidates` lists the drafts, best first. Each has text, score, length, passes, tokens, and its trace: the pieces
+   * and log-probabilities of the draft and after each pass.
+   */
+  async translate(text, options = {}) {
+    const chosen = { ...this.description.options, ...options };
+    const { ids, max_length: most } = this.description;
+    const tokens = text.trim() ? this.tokenizer.encode(text) : [];
+    if (!tokens.length) return { source: text, text: "", score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
+    if (tokens.length > this.longestSource) throw new Error(`The sentence has ${tokens.length} tokens, the model takes ${this.longestSource}.`);
+    const source = [ids.length, ...tokens, EOS];
+    const source_BS = this.#ints(source, [1, source.length]);
+    const { log_prob_BM, memory } = await this.sessions.encode.run({ source_BS });
+    const lengths = likelyLengths(log_prob_BM.data, chosen.top_k, chosen.adjacent);
+    const tried = [...new Set(lengths.map((length) => Math.min(Math.max(length, SHORTEST), most)))];
+    const read = { source, text, inputs: { source_BS, memory }, chosen };
+    const rows = tried.map((length) => this.#draft(read, length));
+    await this.#refine(rows, read);
+    return this.#ranked(rows, read);
+  }
+
+  /**
+   * Refines one of the candidates again: the tokens of `pins` ([position, id] pairs) stand, and the rest begins as noise.
+   */
+  async repair(candidate, pins) {
+    const row = this.#draft(candidate.read, candidate.length);
+    for (const [position, id] of pins) [row.tokens[position], row.free[position]] = [id, false];
+    row.trace = [];
+    this.#record(row);
+    await this.#refine([row], candidate.read);
+    return this.#candidate(row, candidate.read);
+  }
+
+  /** Noise at every position and EOS at the last; a row's key depends on its sentence and length. */
+  #draft({ source, chosen }, length) {
+    const { ids, canvas } = this.description;
+    const row = fold(fold(sentenceKey(source, chosen.seed), length), 0); // draw 0
+    const key = fold(fold(fold(row, DRAFT), NOISE), 1); // segment 1
+    const noise = (i) => (canvas.name === "mask" ? ids.mask : randint(fold(key, i), ids.first_regular, ids.end_regular));
+    const tokens = Array.from({ length }, (_, i) => (i < length - 1 ? noise(i) : EOS));
+    const free = tokens.map((_, i) => i < length - 1);
+    const made = { length, tokens, free, scores: tokens.map(() => 0), before: [], done: false, passes: 0, trace: [] };
+    this.#record(made);
+    return made;
+  }
+
+  #record({ tokens, scores, trace }) {
+    const pieces = tokens.map((id) => this.tokenizer.piece(id, this.description.ids.mask));
+    trace.push({ tokens: [...tokens], pieces, log_probs: scores.map((score) => score || null) });
+  }
+
+  /** Passes over all rows that are not done, at most `num_steps`. */
+  async #refine(rows, { inputs, chosen }) {
+    for (let step = 0; step < chosen.num_steps; step++) {
+      const some = rows.filter((row) => !row.done);
+      if (!some.length) return;
+      const { best_BNL, score_BNL } = await this.sessions.refine.run({ ...inputs, tokens_BNL: this.#rows(some.map((row) => row.tokens)) });
+      const width = best_BNL.dims[2];
+      some.forEach((row, n) => {
+        const part = (array) => Array.from(array.data.subarray(n * width, n * width + row.length));
+        rewrite(row, part(best_BNL), part(score_BNL), step === chosen.num_steps - 1);
+        this.#record(row);
+      });
+    }
+  }
+
+  /** The candidates, best first: those whose bytes are characters come before others. */
+  async #ranked(rows, read) {
+    const made = rows.map((row) => this.#candidate(row, read));
+    if (read.chosen.rerank === "causal" && rows.length > 1) {
+      const target_BNL = this.#rows(made.map(({ kept }) => [...kept, EOS]));
+      const { log_prob_BN } = await this.sessions.score.run({ ...read.inputs, target_BNL });
+      made.forEach((each, n) => (each.score = log_prob_BN.data[n] / (each.kept.length + 1) ** read.chosen.brevity));
+    }
+    const candidates = made.toSorted((a, b) => a.broken - b.broken || b.score - a.score);
+    return { ...candidates[0], source: read.text, hypotheses: rows.length, candidates };
+  }
+
+  #candidate(row, read) {
+    const { tokens, free, scores, length, passes, trace } = row;
+    if (scores.some(Number.isNaN)) throw new Error("The model's logits are not finite: check its weights.");
+    // Pinned tokens are part of the sentence, too.
+    const own = tokens.slice(0, -1);
+    const repeated = (id, i) => i > 0 && id === own[i - 1] && !this.tokenizer.digit(id);
+    const kept = read.chosen.drop_repeats ? own.filter((id, i) => !repeated(id, i)) : own;
+    const raw = this.tokenizer.decode(kept);
+    const count = free.filter(Boolean).length;
+    const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.brevity;
+    const broken = raw.includes("\ufffd") && !read.text.includes("\ufffd");
+    return { text: clean(raw, read.text), score, length, passes, trace, tokens, kept, broken, read };
+  }
+
+  #ints(data, dims) {
+    return new this.ort.Tensor("int32", Int32Array.from(data), dims);
+  }
+
+  /** Token lists as [1, N, L], with padding. */
+  #rows(lists) {
+    const width = Math.max(...lists.map((list) => list.length));
+    return this.#ints(lists.flatMap((list) => [...list, ...Array(width - list.length).fill(PADDING)]), [1, lists.length, width]);
+  }
+}
+
+/** The k most likely lengths; with `adjacent`, a window that grows from the most likely one to its likelier side. */
+function likelyLengths(logProbs, k, adjacent) {
+  const indices = [...logProbs.keys()];
+  if (!adjacent) return indices.sort((a, b) => logProbs[b] - logProbs[a]).slice(0, k).map((i) => i + 1);
+  const most = indices.reduce((a, b) => (logProbs[b] > logProbs[a] ? b : a));
+  const least = Array.from(logProbs); // of all lengths on the way from the most likely one
+  for (let i = most + 1; i < least.length; i++) least[i] = Math.min(least[i], least[i - 1]);
+  for (let i = most - 1; i >= 0; i--) least[i] = Math.min(least[i], least[i + 1]);
+  const away = (i) => Math.abs(i - most);
+  return indices.sort((a, b) => least[b] - least[a] || away(a) - away(b)).slice(0, k).map((i) => i + 1);
+}
+
+/** One step of the strategy padir, and its rule that ends fixpoints and cycles; changes the row. */
+export function rewrite(row, best, score, isLast) {
+  const { tokens, scores, free, before } = row;
+  const written = { tokens: tokens.map((id, i) => (free[i] ? best[i] : id)), scores: scores.map((each, i) => (free[i] ? score[i] : each)) };
+  const choose = (where, yes, no) => ({
+    tokens: no.tokens.map((id, i) => (where(i) ? yes.tokens[i] : id)),
+    scores: no.scores.map((each, i) => (where(i) ? yes.scores[i] : each)),
+  });
+  const stutters = (i) => free[i] && i > 0 && written.tokens[i] === written.tokens[i - 1];
+  const next = choose(stutters, row, written);
+  let result = isLast ? written : next;
+  if (next.tokens.every((id, i) => id === tokens[i])) {
+    [result, row.done] = [written, true];
+  } else if (next.tokens.every((id, i) => id === before[i] || !free[i]) && before.length) {
+    const now = isLast ? written : choose((i) => free[i] && next.scores[i] === 0, written, next);
+    const gain = scores.reduce((sum, each, i) => sum + (free[i] ? (each || -Infinity) - now.scores[i] : 0), 0);
+    [result, row.done] = [gain > 0 ? { tokens, scores } : now, true];
+  }
+  [row.before, row.tokens, row.scores] = [tokens, result.tokens, result.scores];
+  row.passes++;
+}

@@ -1,0 +1,64 @@
+"""Makes the page that translates in the browser: python scripts/try_page.py site/try
+
+The folder is complete: page, programs, weights, and ONNX Runtime Web, which npm fetches from its registry. Without npm
+the page says that it lacks the runtime. To read it: python -m http.server -d site
+"""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from padir import Translator
+from padir.interop.onnx import export_onnx
+from padir.serve.app import EXAMPLES, page
+
+RUNTIME = "onnxruntime-web@1.30.0"
+FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
+
+
+def build(folder: Path) -> None:
+    """Writes the page and all that it loads."""
+    translator = Translator.load("de_en")
+    export_onnx(translator, folder)
+    decoding, card = translator.decoding, translator.card
+    settings = {
+        "local": True,
+        "model": "de_en",
+        "source": card.source_language,
+        "target": card.target_language,
+        "causal": False,
+        "num_steps": decoding.num_steps,
+        "top_k": decoding.top_k,
+        "max_steps": 16,
+        "max_lengths": 8,
+        "examples": EXAMPLES[card.source_language],
+        "rule": decoding.rerank,
+    }
+    (folder / "index.html").write_text(page(settings))
+    if not fetch_runtime(folder):
+        print("try: npm cannot fetch ONNX Runtime Web here, so that the page does not translate", file=sys.stderr)
+
+
+def fetch_runtime(folder: Path) -> bool:
+    """Puts the files of ONNX Runtime Web into a folder; False if npm is missing or cannot fetch them."""
+    if shutil.which("npm") is None:
+        return False
+    with tempfile.TemporaryDirectory() as unpacked:
+        done = subprocess.run(["npm", "pack", RUNTIME, "--pack-destination", unpacked], capture_output=True, text=True)
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            return False
+        (archive,) = Path(unpacked).glob("*.tgz")
+        with tarfile.open(archive) as tar:
+            for name in FILES:
+                file = tar.extractfile(f"package/dist/{name}")
+                assert file is not None
+                (folder / name).write_bytes(file.read())
+    return True
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))
