@@ -1,4 +1,4 @@
-"""Pages of the site that are made when it is built: commands, configurations, API, long tables. A hook of mkdocs.
+"""Pages of the site that are made when it is built: commands, API, tables, the model in the browser. A hook of mkdocs.
 
 Nothing here is committed: each page is made of the parsers, the gin files, the docstrings or results/*.md. The tables
 within pages are committed (`fill_tables.py`).
@@ -8,6 +8,9 @@ import argparse
 import ast
 import os
 import re
+import runpy
+import shutil
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +46,11 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, name, content=content))
     for picture in sorted((ROOT / "results").glob("*.png")):
         files.append(File.generated(config, f"results/{picture.name}", abs_src_path=str(picture)))
+    folder = Path(tempfile.mkdtemp(), "try")
+    runpy.run_path(str(ROOT / "scripts" / "try_page.py"))["build"](folder)
+    for path in folder.iterdir():
+        files.append(File.generated(config, f"try/{path.name}", content=path.read_bytes()))
+    shutil.rmtree(folder.parent)
     return files
 
 

@@ -33,7 +33,7 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")
         return written
     if args.format == "onnx":
-        if wrong := [*(["--precision"] if args.precision else []), *lengths, *platforms]:
+        if wrong := [*lengths, *platforms]:
             raise PadirError(f"{wrong[0]} applies only to StableHLO: leave it out, or leave --format onnx out")
         try:
             from padir.interop.onnx import export_onnx

@@ -44,6 +44,7 @@ from padir.refinement.strategies import STRATEGIES
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import write_manifest
 from padir.text.ids import UNK
+from padir.text.tokenizer import BYTE, Tokenizer
 
 FORMAT = 1
 _OPSET, _IR = 20, 9
@@ -111,6 +112,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
         "the rule own or causal": isinstance(decoding.rule, OwnScore | CausalScore) and not decoding.length_weight,
         "one draw": decoding.draws == 1,
+        "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
         "no shortlist": decoding.shortlist is None,
     }
     if lacking := [name for name, value in has.items() if not value]:
@@ -122,12 +124,9 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
 
 def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -> dict[str, Any]:
     """The content of export.json."""
-    from sentencepiece import sentencepiece_model_pb2
-
     from padir import __version__
 
     card, ids = translator.card, translator.card.ids
-    vocabulary: Any = sentencepiece_model_pb2.ModelProto.FromString(translator.tokenizer.model_bytes)  # pyright: ignore
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "format": FORMAT,
@@ -149,9 +148,23 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
             "rerank": "causal" if isinstance(decoding.rule, CausalScore) else "own",
             "drop_repeats": decoding.drops_repeats,
         },
-        "pieces": [piece.piece for piece in vocabulary.pieces],
-        "piece_scores": [piece.score for piece in vocabulary.pieces],
+        **_pieces(translator.tokenizer),
     }
+
+
+def _pieces(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Pieces and scores, from which padir.mjs encodes texts; nothing for a vocabulary from elsewhere."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    made: Any = sentencepiece_model_pb2  # whose classes are made when it is imported
+    vocabulary = made.ModelProto.FromString(tokenizer.model_bytes)
+    text, trained = vocabulary.normalizer_spec, vocabulary.trainer_spec
+    kinds = {piece.type for piece in vocabulary.pieces[UNK + 1 : tokenizer.ids.first_regular]}
+    own = text.name == "identity" and text.add_dummy_prefix and not text.remove_extra_whitespaces and kinds == {BYTE}
+    if trained.model_type != trained.UNIGRAM or not own:
+        return {}
+    scores = [float(str(np.float32(piece.score))) for piece in vocabulary.pieces]
+    return {"pieces": [piece.piece for piece in vocabulary.pieces], "piece_scores": scores}
 
 
 class _Weights:

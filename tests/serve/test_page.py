@@ -10,7 +10,7 @@ import pytest
 from support.serving import engine_of, running
 from support.tiny_model import random_translator
 
-from padir.serve.app import CONTENT_SECURITY_POLICY, page
+from padir.serve.app import CONTENT_SECURITY_POLICY, page, settings_of
 
 
 class Page(html.parser.HTMLParser):
@@ -55,7 +55,7 @@ def test_the_page_fetches_nothing_and_its_policy_forbids_it(translator):
 
 
 def test_every_part_that_the_script_names_is_there_once(translator):
-    found = Page(page(engine_of(translator), "tiny"))
+    found = Page(page(settings_of(engine_of(translator), "tiny")))
     ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
     named = set(re.findall(r'\$\("(\w+)"\)|getElementById\("(\w+)"\)', found.texts["script"]))
     assert named and {a or b for a, b in named} <= set(ids) and len(ids) == len(set(ids))
@@ -65,17 +65,17 @@ def test_every_part_that_the_script_names_is_there_once(translator):
 
 @pytest.mark.parametrize("name", ["</script><script>alert(1)</script>", "<!--<script>", '"&amp;%STYLE%'])
 def test_a_model_may_have_any_name(translator, name):
-    plain, odd = (Page(page(engine_of(translator), each)) for each in ("tiny", name))
+    plain, odd = (Page(page(settings_of(engine_of(translator), each))) for each in ("tiny", name))
     assert odd.tags == plain.tags and odd.settings()["model"] == name
     assert odd.texts["title"] == f"padir: {name}, step by step"
 
 
 def test_settings_are_the_models(tokenizer, translator):
-    tiny = Page(page(engine_of(translator), "tiny")).settings()
+    tiny = settings_of(engine_of(translator), "tiny")
     assert (tiny["source"], tiny["target"], tiny["causal"]) == ("de", "en", False)
     assert (tiny["num_steps"], tiny["top_k"], tiny["max_steps"], tiny["max_lengths"]) == (4, 1, 16, 8)
     assert len(tiny["examples"]) == 3
-    ctc = Page(page(engine_of(random_translator(tokenizer, length_head="ctc")), "tiny")).settings()
+    ctc = settings_of(engine_of(random_translator(tokenizer, length_head="ctc")), "tiny")
     assert ctc["max_lengths"] == 1
-    causal = Page(page(engine_of(random_translator(tokenizer, causal=True)), "tiny")).settings()
+    causal = settings_of(engine_of(random_translator(tokenizer, causal=True)), "tiny")
     assert causal["causal"] and causal["num_steps"] is None
