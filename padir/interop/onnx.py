@@ -29,7 +29,7 @@ import flax.traverse_util
 import jax
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import CausalScore, OwnScore
@@ -49,12 +49,6 @@ from padir.text.tokenizer import BYTE, Tokenizer
 FORMAT = 1
 _OPSET, _IR = 20, 9
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
-_TYPES = {
-    "float32": TensorProto.FLOAT,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "int8": TensorProto.INT8,
-}
 
 
 def export_onnx(
@@ -116,9 +110,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         "no shortlist": decoding.shortlist is None,
     }
     if lacking := [name for name, value in has.items() if not value]:
-        raise PadirError(
-            f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs (--format stablehlo)"
-        )
+        raise PadirError(f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs")
     return decoding
 
 
@@ -126,7 +118,7 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
     """The content of export.json."""
     from padir import __version__
 
-    card, ids = translator.card, translator.card.ids
+    card = translator.card
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "format": FORMAT,
@@ -135,12 +127,7 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "source_language": card.source_language,
         "target_language": card.target_language,
         "max_length": card.config.max_length,
-        "ids": {
-            "length": ids.length,
-            "mask": ids.mask,
-            "first_regular": ids.first_regular,
-            "end_regular": ids.end_regular,
-        },
+        "ids": {name: getattr(card.ids, name) for name in ("length", "mask", "first_regular", "end_regular")},
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "options": {
@@ -178,7 +165,7 @@ class _Weights:
     def place(self, name: str, array: np.ndarray) -> TensorProto:
         """The array as external data; an array of a name that is there already is not written again."""
         if name not in self._places:
-            tensor = TensorProto(name=name, dims=array.shape, data_type=_TYPES[array.dtype.name])
+            tensor = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
             tensor.data_location = TensorProto.EXTERNAL
             data = np.ascontiguousarray(array).tobytes()
             where = {"location": "weights.bin", "offset": len(self.data), "length": len(data)}
@@ -208,7 +195,7 @@ class _Graph:
         array = np.asarray(value)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64) if array.dtype != np.int32 else array
         name = f"constant_{array.dtype}_{array.tolist()}"
-        self.tensors[name] = helper.make_tensor(name, _TYPES[array.dtype.name], array.shape, array.flatten().tolist())
+        self.tensors[name] = numpy_helper.from_array(array, name)
         return name
 
     def weight(self, name: str, array: np.ndarray | None = None) -> str:
@@ -285,9 +272,8 @@ class _Graph:
             for each in (inputs, outputs)
         ]
         graph = helper.make_graph(self.nodes, "padir", *described, list(self.tensors.values()))
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
-        model.producer_name = "padir"
-        return model
+        opset = [helper.make_opsetid("", _OPSET)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=_IR, producer_name="padir")
 
 
 _SOURCE = {"source_BS": (TensorProto.INT32, ["B", "S"])}
@@ -305,13 +291,11 @@ def _encode(card: ModelCard, weights: _Weights) -> onnx.ModelProto:
     x = g.embed(source)
     for i in range(card.config.encoder_layers):
         layer = f"encoder/layers_{i}"
-        x = _self_attention(g, x, x, layer, "attention", mask, bias)
+        x = _self_attention(g, x, layer, "attention", mask, bias)
         x = g("Add", x, g.mlp(g.norm(x, f"{layer}/pre_mlp_layer_norm"), f"{layer}/mlp"))
     x = g.norm(x, "encoder/encoder_norm")
-    kinds = [(i, kind) for i in range(card.config.decoder_layers) for kind in ("key", "value")]
-    memory = g(
-        "Concat", *(g.dense(x, f"decoder/layers_{i}/encoder_decoder_attention/{kind}") for i, kind in kinds), axis=1
-    )
+    layers = [f"decoder/layers_{i}/encoder_decoder_attention" for i in range(card.config.decoder_layers)]
+    memory = g("Concat", *(g.dense(x, f"{each}/{kind}") for each in layers for kind in ("key", "value")), axis=1)
     first = g("Squeeze", g("Slice", x, [0], [1], [2]), [1, 2])  # the output at [LENGTH], which begins each source
     table = g("Transpose", g.weight("length_predictor/length_embed/embedding"), perm=[1, 0])
     length = g("LogSoftmax", g("MatMul", first, table), axis=-1)
@@ -319,7 +303,7 @@ def _encode(card: ModelCard, weights: _Weights) -> onnx.ModelProto:
     return g.model(_SOURCE, outputs)
 
 
-def _self_attention(g: _Graph, x: str, values: str, layer: str, name: str, mask: str, bias: str) -> str:
+def _self_attention(g: _Graph, x: str, layer: str, name: str, mask: str, bias: str) -> str:
     y = g.norm(x, f"{layer}/pre_{name}_layer_norm")
     query, key, value = (g.heads(g.dense(y, f"{layer}/{name}/{kind}")) for kind in ("query", "key", "value"))
     return g("Add", x, g.attend(query, key, value, mask, bias, f"{layer}/{name}/out"))
@@ -334,28 +318,25 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> onnx.ModelProto
     tokens = "target_BNL" if causal else "tokens_BNL"
     length, present = g.length(tokens, 2), g("Greater", tokens, np.int32(0))
     mask, bias = g("Unsqueeze", present, [2, 3]), g.bias("decoder", length)
-    text = g(
-        "And", g("Greater", "source_BS", np.int32(0)), g("Not", g("Equal", "source_BS", np.int32(card.ids.length)))
-    )
+    prefix = g("Equal", "source_BS", np.int32(card.ids.length))
+    text = g("And", g("Greater", "source_BS", np.int32(0)), g("Not", prefix))
     cross_mask = g("Unsqueeze", text, [1, 2, 3])
-    read, position = tokens, ""
+    shown, position = tokens, ""
     if causal:
-        read = g("Slice", g("Pad", tokens, [0, 0, 1, 0, 0, 0], np.int32(0)), [0], [-1], [2])
+        shown = g("Slice", g("Pad", tokens, [0, 0, 1, 0, 0, 0], np.int32(0)), [0], [-1], [2])
         index = g.index(length)
-        before = g("LessOrEqual", g("Unsqueeze", index, [0]), g("Unsqueeze", index, [1]))
-        mask = g("And", mask, before)
+        mask = g("And", mask, g("LessOrEqual", g("Unsqueeze", index, [0]), g("Unsqueeze", index, [1])))
     else:
         position = g("Slice", g.weight("decoder/abs_pos_embed/embedding"), [0], length, [0])
         position = g("Unsqueeze", position, [0, 1])
-    x = g.embed(read)
+    x = g.embed(shown)
     for i in range(c.decoder_layers):
         layer = f"decoder/layers_{i}"
-        x = _self_attention(g, x, x, layer, "self_attention", mask, bias)
+        x = _self_attention(g, x, layer, "self_attention", mask, bias)
         if not causal:
             p, name = g.norm(position, f"{layer}/pre_positional_attention_layer_norm"), f"{layer}/positional_attention"
-            query, key, value = (
-                g.heads(g.dense(y, f"{name}/{kind}")) for kind, y in (("query", p), ("key", p), ("value", x))
-            )
+            read = (("query", p), ("key", p), ("value", x))
+            query, key, value = (g.heads(g.dense(y, f"{name}/{kind}")) for kind, y in read)
             x = g("Add", x, g.attend(query, key, value, mask, bias, f"{name}/out"))
         y, name = g.norm(x, f"{layer}/pre_cross_attention_layer_norm"), f"{layer}/encoder_decoder_attention"
         key, value = (g.heads(g("Slice", "memory", [2 * i + j], [2 * i + j + 1], [1])) for j in (0, 1))
