@@ -20,6 +20,7 @@ from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, lay_
 from padir.decoding.translation import clean, without_repeats
 from padir.models.length import LengthOutput, top_lengths
 from padir.refinement import Mask, Padir, draft, refine
+from padir.refinement.loop import advance, begin
 from padir.refinement.scores import Output
 from padir.refinement.segments import sentence_keys
 
@@ -45,53 +46,45 @@ class Programs:
     """The programs of an export under ONNX Runtime, in the library's loop."""
 
     def __init__(self, folder, translator):
-        self.run = {path.stem: ort.InferenceSession(path).run for path in folder.glob("*.onnx")}
+        how = ort.SessionOptions()
+        how.intra_op_num_threads = 1
+        self.run = {path.stem: ort.InferenceSession(path, how).run for path in folder.glob("*.onnx")}
         self.translator, self.decoding = translator, translator.resolved(translator.decoding)
-        self.inputs = {}
-        self.refine = jax.jit(self._refine, static_argnums=2)
-
-    def _refine(self, key_B, length_B, length):
-        ids, decoding = self.translator.card.ids, self.decoding
-        canvas = draft(key_B, length_B, length, decoding.canvas, ids)
-
-        def run(tokens_BL):
-            best, score = self.run["refine"](None, self.inputs | {"tokens_BNL": np.asarray(tokens_BL)[None]})
-            return best[0], score[0]
-
-        def decoder(canvas):
-            shape = canvas.tokens_BL.shape
-            shapes = [jax.ShapeDtypeStruct(shape, kind) for kind in (jnp.int32, jnp.float32)]
-            logits_BLV = jnp.zeros((*shape, ids.num_embeddings))
-            return Output(logits_BLV, found_BL=tuple(jax.pure_callback(run, shapes, canvas.tokens_BL)))
-
-        return refine(key_B, canvas, decoder, decoding.strategy, num_steps=decoding.num_steps), canvas.free_BL
 
     def __call__(self, text):
         """(text, passes) of a sentence."""
         decoding, card, tokenizer = self.decoding, self.translator.card, self.translator.tokenizer
         source_BS = np.array([[card.ids.length, *tokenizer.encode(text), 1]], np.int32)
         log_prob_BM, memory = self.run["encode"](None, {"source_BS": source_BS})
-        self.inputs = {"source_BS": source_BS, "memory": memory}
+        inputs = {"source_BS": source_BS, "memory": memory}
         lengths, _ = top_lengths(LengthOutput(jnp.asarray(log_prob_BM)[:, None]), decoding.top_k, decoding.adjacent)
         tried = candidates(lengths[0].tolist(), 1, card.config.max_length)
         key = sentence_keys(jnp.asarray(source_BS), decoding.seed)[0]
         key_B = jnp.stack([jax.random.fold_in(jax.random.fold_in(key, length), draw) for length, draw in tried])
         length_B = jnp.array([length for length, _ in tried])
-        refined, free_BL = self.refine(key_B, length_B, padded_length(int(length_B.max())))
-        kept = [
-            without_repeats(*row, tokenizer.copied)
-            for row in zip(np.asarray(refined.tokens_BL), np.asarray(free_BL), strict=True)
-        ]
-        score_N = np.asarray((refined.canvas.score_BL * free_BL).sum(-1) / (length_B - 1))
+        canvas = draft(key_B, length_B, padded_length(int(length_B.max())), decoding.canvas, card.ids)
+
+        def decoder(canvas):
+            found = self.run["refine"](None, inputs | {"tokens_BNL": np.asarray(canvas.tokens_BL)[None]})
+            logits_BLV = jnp.zeros((*canvas.tokens_BL.shape, card.ids.num_embeddings))
+            return Output(logits_BLV, found_BL=tuple(jnp.asarray(each[0]) for each in found))
+
+        state = begin(key_B, canvas, decoding.strategy, decoding.num_steps)
+        while state.step < decoding.num_steps and not state.canvas.done_B.all():
+            state = advance(state, decoder, decoding.strategy, decoding.num_steps)
+        refined, free_BL = state.canvas, np.asarray(canvas.free_BL)
+        rows = zip(np.asarray(refined.tokens_BL), free_BL, strict=True)
+        kept = [without_repeats(*row, tokenizer.copied) for row in rows]
+        score_N = np.asarray((refined.score_BL * free_BL).sum(-1) / (length_B - 1))
         if decoding.rerank == "causal":
             target_BNL = np.zeros((1, len(kept), max(map(len, kept)) + 1), np.int32)
             for n, tokens in enumerate(kept):
                 target_BNL[0, n, : len(tokens) + 1] = [*tokens, 1]
-            (log_prob_BN,) = self.run["score"](None, self.inputs | {"target_BNL": target_BNL})
+            (log_prob_BN,) = self.run["score"](None, inputs | {"target_BNL": target_BNL})
             score_N = log_prob_BN[0] / (target_BNL[0] > 0).sum(-1)
         whole = np.array(["\ufffd" not in tokenizer.decode(tokens) for tokens in kept])
         best = int(np.argmax(np.where(whole == whole.any(), score_N, -np.inf)))
-        return clean(tokenizer.decode(kept[best]), text), int(refined.passes_B[best])
+        return clean(tokenizer.decode(kept[best]), text), int(state.passes_B[best])
 
 
 def in_node(folder, asked, code):
@@ -107,7 +100,7 @@ def in_node(folder, asked, code):
 def shipped():
     """de_en with the weights that an export has."""
     loaded = Translator.load("de_en")
-    return Translator(rounded(loaded.params), loaded.card, loaded.tokenizer)
+    return Translator(jax.tree.map(jnp.asarray, rounded(loaded.params)), loaded.card, loaded.tokenizer)
 
 
 @pytest.fixture(scope="module")
