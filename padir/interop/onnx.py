@@ -108,6 +108,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         "one draw": decoding.draws == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
         "no shortlist": decoding.shortlist is None,
+        "no placeholders": translator.card.ids.num_placeholders == 0,
     }
     if lacking := [name for name, value in has.items() if not value]:
         raise PadirError(f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs")
