@@ -21,6 +21,7 @@ import dataclasses
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ from padir.decoding.options import Decoding
 from padir.decoding.rerank import CausalScore, OwnScore
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard, name_and_fields
 from padir.models.layers import MASKED, relative_position_bucket
 from padir.models.params import quantise
@@ -264,24 +264,20 @@ class _Graph:
         offset = self("Sub", self("Unsqueeze", index, [0]), self("Unsqueeze", index, [1]))
         return self("Gather", self.weight(f"{stack}/biases", table_HX), self("Add", offset, most), axis=1)
 
-    def model(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> onnx.ModelProto:
-        """The program; inputs and outputs are [result, type, axes]."""
-        for name, (result, *_) in outputs.items():
-            self.nodes.append(helper.make_node("Identity", [result], [name]))
-        described = [
-            [helper.make_tensor_value_info(name, kind, axes) for name, (*_, kind, axes) in each.items()]
-            for each in (inputs, outputs)
-        ]
+    def model(self, inputs: Sequence[str], **outputs: str) -> onnx.ModelProto:
+        """The program; names of inputs and outputs end in the letters of their axes."""
+        self.nodes += [helper.make_node("Identity", [result], [name]) for name, result in outputs.items()]
+        described = [[self._described(name) for name in names] for names in (inputs, outputs)]
         graph = helper.make_graph(self.nodes, "padir", *described, list(self.tensors.values()))
         opset = [helper.make_opsetid("", _OPSET)]
         return helper.make_model(graph, opset_imports=opset, ir_version=_IR, producer_name="padir")
 
-
-_SOURCE = {"source_BS": (TensorProto.INT32, ["B", "S"])}
-
-
-def _memory(config: ModelConfig) -> tuple[Any, ...]:
-    return TensorProto.FLOAT, ["B", 2 * config.decoder_layers, "S", config.heads * config.head_dim]
+    def _described(self, name: str) -> onnx.ValueInfoProto:
+        of_ids = name.split("_")[0] in ("source", "tokens", "target", "best")
+        axes: list[Any] = list(name.split("_")[-1])
+        if name == "memory":
+            axes = ["B", 2 * self.config.decoder_layers, "S", self.config.heads * self.config.head_dim]
+        return helper.make_tensor_value_info(name, TensorProto.INT32 if of_ids else TensorProto.FLOAT, axes)
 
 
 def _encode(card: ModelCard, weights: _Weights) -> onnx.ModelProto:
@@ -300,8 +296,7 @@ def _encode(card: ModelCard, weights: _Weights) -> onnx.ModelProto:
     first = g("Squeeze", g("Slice", x, [0], [1], [2]), [1, 2])  # the output at [LENGTH], which begins each source
     table = g("Transpose", g.weight("length_predictor/length_embed/embedding"), perm=[1, 0])
     length = g("LogSoftmax", g("MatMul", first, table), axis=-1)
-    outputs = {"log_prob_BM": (length, TensorProto.FLOAT, ["B", "M"]), "memory": (memory, *_memory(card.config))}
-    return g.model(_SOURCE, outputs)
+    return g.model(["source_BS"], log_prob_BM=length, memory=memory)
 
 
 def _self_attention(g: _Graph, x: str, layer: str, name: str, mask: str, bias: str) -> str:
@@ -344,21 +339,19 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> onnx.ModelProto
         x = g("Add", x, g.attend(g.heads(g.dense(y, f"{name}/query")), key, value, cross_mask, None, f"{name}/out"))
         x = g("Add", x, g.mlp(g.norm(x, f"{layer}/pre_mlp_layer_norm"), f"{layer}/mlp"))
     x = g.norm(x, "decoder/decoder_norm")
-    inputs = {**_SOURCE, "memory": _memory(c), tokens: (TensorProto.INT32, ["B", "N", "L"])}
+    inputs = ["source_BS", "memory", tokens]
     if causal:
         logits = _logits(g, x, 0, None)
         at = g("Squeeze", g("GatherElements", logits, g("Unsqueeze", tokens, [-1]), axis=-1), [-1])
         log_prob = g("Sub", at, g("ReduceLogSumExp", logits, [-1], keepdims=0))
         total = g("ReduceSum", g("Where", present, log_prob, 0.0), [-1], keepdims=0)
-        return g.model(inputs, {"log_prob_BN": (total, TensorProto.FLOAT, ["B", "N"])})
+        return g.model(inputs, log_prob_BN=total)
     logits = _logits(g, x, UNK + 1, card.ids.end_regular)  # the ids that decoding may write
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
     score = g("Min", score, -float(np.finfo(np.float32).tiny))  # a score of 0 means that nothing was written
     token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), TensorProto.INT32), np.int32(UNK + 1))
-    axes = ["B", "N", "L"]
-    outputs = {"best_BNL": (token, TensorProto.INT32, axes), "score_BNL": (score, TensorProto.FLOAT, axes)}
-    return g.model(inputs, outputs)
+    return g.model(inputs, best_BNL=token, score_BNL=score)
 
 
 def _logits(g: _Graph, x: str, begin: int, end: int | None) -> str:

@@ -16,15 +16,10 @@ from pathlib import Path
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 @contextlib.contextmanager
 def served(folder):
     """The address of a plain file server of a folder."""
-    handler = functools.partial(_Quiet, directory=folder)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -34,13 +29,13 @@ def served(folder):
 
 
 @contextlib.contextmanager
-def opened(address, width=1000, height=900):
+def opened(address, width):
     """A page of the browser, as a function that evaluates JavaScript there and waits for its value."""
     from tornado.websocket import websocket_connect
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
-        options += [f"--user-data-dir={profile}", f"--window-size={width},{height}", "about:blank"]
+        options += [f"--user-data-dir={profile}", f"--window-size={width},900", "about:blank"]
         process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             port = _wait(lambda: Path(profile, "DevToolsActivePort").read_text().split()[0])
