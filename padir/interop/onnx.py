@@ -47,7 +47,6 @@ from padir.text.ids import UNK
 from padir.text.tokenizer import BYTE, Tokenizer
 
 FORMAT = 1
-_OPSET, _IR = 20, 9
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
 
 
@@ -269,8 +268,9 @@ class _Graph:
         self.nodes += [helper.make_node("Identity", [result], [name]) for name, result in outputs.items()]
         described = [[self._described(name) for name in names] for names in (inputs, outputs)]
         graph = helper.make_graph(self.nodes, "padir", *described, list(self.tensors.values()))
-        opset = [helper.make_opsetid("", _OPSET)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=_IR, producer_name="padir")
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9, producer_name="padir"
+        )
 
     def _described(self, name: str) -> onnx.ValueInfoProto:
         of_ids = name.split("_")[0] in ("source", "tokens", "target", "best")

@@ -274,8 +274,7 @@
     }
     const sum = (name) => sentences.reduce((total, each) => total + each[name], 0);
     const whole = { text: sentences.map((each) => each.text).join(" "), sentences };
-    for (const name of ["passes", "length", "hypotheses"]) whole[name] = sum(name);
-    return { translations: [whole] };
+    return { translations: [{ ...whole, passes: sum("passes"), length: sum("length"), hypotheses: sum("hypotheses") }] };
   };
 
   const answerOfServer = async (body, signal) => {
