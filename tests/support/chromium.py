@@ -35,7 +35,7 @@ def opened(address, width):
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
-        options += [f"--user-data-dir={profile}", f"--window-size={width},900", "about:blank"]
+        options += [f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             port = _wait(lambda: Path(profile, "DevToolsActivePort").read_text().split()[0])
@@ -47,32 +47,32 @@ def opened(address, width):
 
             url = _wait(listed)["webSocketDebuggerUrl"]
 
-            async def call(method, **params):
+            async def ask(method, params):
                 mine = next(number)
                 await socket.write_message(json.dumps({"id": mine, "method": method, "params": params}))
                 while (answer := json.loads(await socket.read_message())).get("id") != mine:
                     pass
                 return answer["result"]
 
+            def call(method, **params):
+                return loop.run_until_complete(ask(method, params))
+
             def evaluate(code):
-                how = {"awaitPromise": True, "returnByValue": True}
-                answer = loop.run_until_complete(
-                    call("Runtime.evaluate", expression=f"(async () => {{ {code} }})()", **how)
-                )
+                code = f"(async () => {{ {code} }})()"
+                answer = call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
                 assert "exceptionDetails" not in answer, answer
                 return answer["result"].get("value")
+
+            def ready():
+                assert evaluate("return document.readyState === 'complete' && location.href !== 'about:blank'")
 
             async def connect():
                 return await websocket_connect(url, max_message_size=2**26)
 
             socket = loop.run_until_complete(connect())
-            evaluate.call = lambda method, **params: loop.run_until_complete(call(method, **params))
-            evaluate.call("Page.navigate", url=address)
-            _wait(
-                lambda: (
-                    evaluate("return document.readyState === 'complete' && location.href !== 'about:blank'") or 1 / 0
-                )
-            )
+            call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+            call("Page.navigate", url=address)
+            _wait(ready)
             yield evaluate
         finally:
             process.terminate()
