@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from padir import Translator
-from padir.interop.onnx import export_onnx
+from padir.cli import main
 from padir.serve.app import EXAMPLES, page
 
 RUNTIME = "onnxruntime-web@1.30.0"
@@ -21,8 +21,9 @@ FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-thread
 
 def build(folder: Path) -> None:
     """Writes the page and all that it loads."""
+    if main(["export", "--format", "onnx", "--model", "de_en", "--output", str(folder)]):
+        raise SystemExit("the model was not exported")
     translator = Translator.load("de_en")
-    export_onnx(translator, folder)
     decoding, card = translator.decoding, translator.card
     settings = {
         "local": True,

@@ -9,6 +9,7 @@ from padir.cli.arguments import check_options, chosen, decoding_of, given, load_
 from padir.cli.console import tell
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
+from padir.interop.onnx import export_onnx
 from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.t5x import exchange
 from padir.models.directory import ModelCard
@@ -35,11 +36,6 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
     if args.format == "onnx":
         if wrong := [*lengths, *platforms]:
             raise PadirError(f"{wrong[0]} applies only to StableHLO: leave it out, or leave --format onnx out")
-        try:
-            from padir.interop.onnx import export_onnx
-        except ModuleNotFoundError as error:
-            what = f"an export to ONNX needs the package {error.name}"
-            raise PadirError(what, remedy="install the extra: pip install 'padir[onnx]'") from None
         written = export_onnx(translator, args.output, decoding, overwrite=args.overwrite)
         tell(f"{args.output}: {written['programs']} programs, {written['bytes']:,} bytes with the weights")
         return written

@@ -29,8 +29,6 @@ from typing import Any
 import flax.traverse_util
 import jax
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import CausalScore, OwnScore
@@ -47,6 +45,7 @@ from padir.text.ids import UNK
 from padir.text.tokenizer import BYTE, Tokenizer
 
 FORMAT = 1
+_FLOAT, _INT32 = 1, 6  # types of ONNX
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
 
 
@@ -78,6 +77,15 @@ def export_onnx(
         shutil.copyfile(Path(__file__).with_name("padir.mjs"), unfinished / "padir.mjs")
         write_manifest(unfinished)
     return {"programs": len(programs), "bytes": sum(path.stat().st_size for path in Path(folder).iterdir())}
+
+
+def import_onnx() -> Any:
+    """Imports onnx, or raises a PadirError that says how to install it."""
+    try:
+        import onnx  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise PadirError(f"onnx cannot be imported ({error}): pip install 'padir[onnx]'") from None
+    return onnx
 
 
 def rounded(params: Any) -> Any:
@@ -160,13 +168,15 @@ class _Weights:
     def __init__(self, params: Any):
         self.flat: dict[str, Any] = flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")
         self.data = b""
-        self._places: dict[str, TensorProto] = {}
+        self._places: dict[str, Any] = {}
 
-    def place(self, name: str, array: np.ndarray) -> TensorProto:
+    def place(self, name: str, array: np.ndarray) -> Any:
         """The array as external data; an array of a name that is there already is not written again."""
         if name not in self._places:
-            tensor = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
-            tensor.data_location = TensorProto.EXTERNAL
+            onnx = import_onnx()
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor = onnx.TensorProto(name=name, dims=array.shape, data_type=kind)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
             data = np.ascontiguousarray(array).tobytes()
             where = {"location": "weights.bin", "offset": len(self.data), "length": len(data)}
             for key, value in where.items():
@@ -182,12 +192,13 @@ class _Graph:
     def __init__(self, card: ModelCard, weights: _Weights):
         self.card, self.config, self.weights = card, card.config, weights
         self.nodes: list[Any] = []
-        self.tensors: dict[str, TensorProto] = {}
+        self.tensors: dict[str, Any] = {}
+        self.onnx = import_onnx()
 
     def __call__(self, operation: str, *inputs: Any, **attributes: Any) -> str:
         result = f"{operation}_{len(self.nodes)}"
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
-        self.nodes.append(helper.make_node(operation, names, [result], **attributes))
+        self.nodes.append(self.onnx.helper.make_node(operation, names, [result], **attributes))
         return result
 
     def constant(self, value: Any) -> str:
@@ -195,7 +206,7 @@ class _Graph:
         array = np.asarray(value)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64) if array.dtype != np.int32 else array
         name = f"constant_{array.dtype}_{array.tolist()}"
-        self.tensors[name] = numpy_helper.from_array(array, name)
+        self.tensors[name] = self.onnx.numpy_helper.from_array(array, name)
         return name
 
     def weight(self, name: str, array: np.ndarray | None = None) -> str:
@@ -204,7 +215,7 @@ class _Graph:
         self.tensors[name] = self.weights.place(name, array if array.dtype == np.int8 else array.astype(np.float32))
         return name
 
-    def cast(self, x: str, to: int = TensorProto.FLOAT) -> str:
+    def cast(self, x: str, to: int = _FLOAT) -> str:
         return self("Cast", x, to=to)
 
     def dense(self, x: str, name: str) -> str:
@@ -263,24 +274,24 @@ class _Graph:
         offset = self("Sub", self("Unsqueeze", index, [0]), self("Unsqueeze", index, [1]))
         return self("Gather", self.weight(f"{stack}/biases", table_HX), self("Add", offset, most), axis=1)
 
-    def model(self, inputs: Sequence[str], **outputs: str) -> onnx.ModelProto:
+    def model(self, inputs: Sequence[str], **outputs: str) -> Any:
         """The program; names of inputs and outputs end in the letters of their axes."""
-        self.nodes += [helper.make_node("Identity", [result], [name]) for name, result in outputs.items()]
+        self.nodes += [self.onnx.helper.make_node("Identity", [result], [name]) for name, result in outputs.items()]
         described = [[self._described(name) for name in names] for names in (inputs, outputs)]
-        graph = helper.make_graph(self.nodes, "padir", *described, list(self.tensors.values()))
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9, producer_name="padir"
+        graph = self.onnx.helper.make_graph(self.nodes, "padir", *described, list(self.tensors.values()))
+        return self.onnx.helper.make_model(
+            graph, opset_imports=[self.onnx.helper.make_opsetid("", 20)], ir_version=9, producer_name="padir"
         )
 
-    def _described(self, name: str) -> onnx.ValueInfoProto:
+    def _described(self, name: str) -> Any:
         of_ids = name.split("_")[0] in ("source", "tokens", "target", "best")
         axes: list[Any] = list(name.split("_")[-1])
         if name == "memory":
             axes = ["B", 2 * self.config.decoder_layers, "S", self.config.heads * self.config.head_dim]
-        return helper.make_tensor_value_info(name, TensorProto.INT32 if of_ids else TensorProto.FLOAT, axes)
+        return self.onnx.helper.make_tensor_value_info(name, _INT32 if of_ids else _FLOAT, axes)
 
 
-def _encode(card: ModelCard, weights: _Weights) -> onnx.ModelProto:
+def _encode(card: ModelCard, weights: _Weights) -> Any:
     """Source tokens -> log-probabilities of lengths, and keys and values of the encoder's output."""
     g = _Graph(card, weights)
     source = g("Unsqueeze", "source_BS", [1])  # [B, 1, S], so that encoder and decoder share their layers
@@ -305,7 +316,7 @@ def _self_attention(g: _Graph, x: str, layer: str, name: str, mask: str, bias: s
     return g("Add", x, g.attend(query, key, value, mask, bias, f"{layer}/{name}/out"))
 
 
-def _decode(card: ModelCard, weights: _Weights, causal: bool) -> onnx.ModelProto:
+def _decode(card: ModelCard, weights: _Weights, causal: bool) -> Any:
     """One pass over drafts -> the best id of each position and its log-probability.
 
     With `causal`, the autoregressive side reads targets with their EOS -> the log-probability of each target.
@@ -350,7 +361,7 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> onnx.ModelProto
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
     score = g("Min", score, -float(np.finfo(np.float32).tiny))  # a score of 0 means that nothing was written
-    token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), TensorProto.INT32), np.int32(UNK + 1))
+    token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), _INT32), np.int32(UNK + 1))
     return g.model(inputs, best_BNL=token, score_BNL=score)
 
 
