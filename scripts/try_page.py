@@ -48,16 +48,13 @@ def fetch_runtime(folder: Path) -> bool:
     if shutil.which("npm") is None:
         return False
     with tempfile.TemporaryDirectory() as unpacked:
-        done = subprocess.run(["npm", "pack", RUNTIME, "--pack-destination", unpacked], capture_output=True, text=True)
-        if done.returncode:
-            print(done.stderr, file=sys.stderr)
+        command = ["npm", "pack", RUNTIME, "--loglevel=error", "--pack-destination", unpacked]
+        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
             return False
         (archive,) = Path(unpacked).glob("*.tgz")
         with tarfile.open(archive) as tar:
             for name in FILES:
-                file = tar.extractfile(f"package/dist/{name}")
-                assert file is not None
-                (folder / name).write_bytes(file.read())
+                (folder / name).write_bytes(tar.extractfile(f"package/dist/{name}").read())
     return True
 
 

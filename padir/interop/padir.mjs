@@ -138,7 +138,6 @@ export class Translator {
   constructor(ort, description, sessions) {
     [this.ort, this.description, this.sessions] = [ort, description, sessions];
     this.tokenizer = new Tokenizer(description);
-    this.longestSource = description.max_length - 1;
   }
 
   /**
@@ -152,7 +151,7 @@ export class Translator {
     const { ids, max_length: most } = this.description;
     const tokens = text.trim() ? this.tokenizer.encode(text) : [];
     if (!tokens.length) return { source: text, text: "", score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
-    if (tokens.length > this.longestSource) throw new Error(`The sentence has ${tokens.length} tokens, the model takes ${this.longestSource}.`);
+    if (tokens.length >= most) throw new Error(`The sentence has ${tokens.length} tokens, the model takes ${most - 1}.`);
     const source = [ids.length, ...tokens, EOS];
     const source_BS = this.#ints(source, [1, source.length]);
     const { log_prob_BM, memory } = await this.sessions.encode.run({ source_BS });

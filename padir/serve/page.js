@@ -273,8 +273,8 @@
       if (segment.trim()) sentences.push(await (await translator).translate(segment.trim(), { num_steps, top_k }));
     }
     const sum = (name) => sentences.reduce((total, each) => total + each[name], 0);
-    const whole = { text: sentences.map((each) => each.text).join(" "), sentences };
-    return { translations: [{ ...whole, passes: sum("passes"), length: sum("length"), hypotheses: sum("hypotheses") }] };
+    const sums = { passes: sum("passes"), length: sum("length"), hypotheses: sum("hypotheses") };
+    return { translations: [{ text: sentences.map((each) => each.text).join(" "), sentences, ...sums }] };
   };
 
   const answerOfServer = async (body, signal) => {
