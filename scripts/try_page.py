@@ -16,7 +16,6 @@ from padir.cli import main
 from padir.serve.app import EXAMPLES, page
 
 RUNTIME = "onnxruntime-web@1.30.0"
-FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 
 
 def build(folder: Path) -> None:
@@ -53,7 +52,7 @@ def fetch_runtime(folder: Path) -> bool:
             return False
         (archive,) = Path(unpacked).glob("*.tgz")
         with tarfile.open(archive) as tar:
-            for name in FILES:
+            for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
                 (folder / name).write_bytes(tar.extractfile(f"package/dist/{name}").read())
     return True
 

@@ -88,10 +88,13 @@ def import_onnx() -> Any:
     return onnx
 
 
+def _quantised(params: Any) -> dict[str, Any]:
+    return flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")  # pyright: ignore
+
+
 def rounded(params: Any) -> Any:
     """The parameters that the programs compute with: kernels and the token embedding rounded to 8 bits."""
-    flat = flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")
-    result = {}
+    flat, result = _quantised(params), {}
     for name, value in flat.items():
         if value.dtype == np.int8:
             scale = flat[f"{name}_scale"]
@@ -166,7 +169,7 @@ class _Weights:
     """The bytes of weights.bin, and where each array lies in them."""
 
     def __init__(self, params: Any):
-        self.flat: dict[str, Any] = flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")
+        self.flat = _quantised(params)
         self.data = b""
         self._places: dict[str, Any] = {}
 
@@ -262,7 +265,6 @@ class _Graph:
         return self.dense(product, f"{name}/wo")
 
     def index(self, length: str) -> str:
-        """0 .. length - 1, for a length [1]."""
         return self("Range", 0, self("Squeeze", length), 1)
 
     def bias(self, stack: str, length: str) -> str:

@@ -82,11 +82,6 @@ export class Tokenizer {
     const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes));
     return this.pieces[ids[0]]?.startsWith(SPACE) ? text.slice(1) : text;
   }
-
-  /** A token as a trace shows it. */
-  piece(id, mask) {
-    return this.pieces[id] ?? `<extra_id_${mask - id}>`;
-  }
 }
 
 /** One line without broken characters, and without doubled spaces unless the source has some. */
@@ -189,7 +184,7 @@ export class Translator {
   }
 
   #record({ tokens, scores, trace }) {
-    const pieces = tokens.map((id) => this.tokenizer.piece(id, this.description.ids.mask));
+    const pieces = tokens.map((id) => this.tokenizer.pieces[id] ?? `<extra_id_${this.description.ids.mask - id}>`);
     trace.push({ tokens: [...tokens], pieces, log_probs: scores.map((score) => score || null) });
   }
 
