@@ -15,14 +15,14 @@ from support.chromium import PROGRAM, opened, served
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
-from padir.decoding.batches import candidates
-from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, lay_out, padded_length
+from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, lay_out
 from padir.decoding.translation import clean, without_repeats
 from padir.models.length import LengthOutput, top_lengths
 from padir.refinement import Mask, Padir, draft, refine
 from padir.refinement.loop import advance, begin
 from padir.refinement.scores import Output
 from padir.refinement.segments import sentence_keys
+from padir.text.ids import pad_rows, sorted_batches
 
 ort = pytest.importorskip("onnxruntime")
 from padir.interop.onnx import export_onnx, rounded  # noqa: E402
@@ -51,40 +51,51 @@ class Programs:
         self.run = {path.stem: ort.InferenceSession(path, how).run for path in folder.glob("*.onnx")}
         self.translator, self.decoding = translator, translator.resolved(translator.decoding)
 
-    def __call__(self, text):
-        """(text, passes) of a sentence."""
+    def __call__(self, texts):
+        """(text, passes) of each sentence; shorter and longer ones are in other batches."""
+        results = {}
+        for some in sorted_batches(range(len(texts)), 50, lambda i: len(texts[i])):
+            results |= zip(some, self._batch([texts[i] for i in some]), strict=True)
+        return [results[i] for i in range(len(texts))]
+
+    def _batch(self, texts):
         decoding, card, tokenizer = self.decoding, self.translator.card, self.translator.tokenizer
-        source_BS = np.array([[card.ids.length, *tokenizer.encode(text), 1]], np.int32)
+        source = [[card.ids.length, *ids, 1] for ids in tokenizer.encode_batch(texts)]
+        source_BS = pad_rows(source, max(map(len, source)))
         log_prob_BM, memory = self.run["encode"](None, {"source_BS": source_BS})
         inputs = {"source_BS": source_BS, "memory": memory}
-        lengths, _ = top_lengths(LengthOutput(jnp.asarray(log_prob_BM)[:, None]), decoding.top_k, decoding.adjacent)
-        tried = candidates(lengths[0].tolist(), 1, card.config.max_length)
-        key = sentence_keys(jnp.asarray(source_BS), decoding.seed)[0]
-        key_B = jnp.stack([jax.random.fold_in(jax.random.fold_in(key, length), draw) for length, draw in tried])
-        length_B = jnp.array([length for length, _ in tried])
-        canvas = draft(key_B, length_B, padded_length(int(length_B.max())), decoding.canvas, card.ids)
+        length_BN, _ = top_lengths(LengthOutput(jnp.asarray(log_prob_BM)[:, None]), decoding.top_k, decoding.adjacent)
+        length_BN = jnp.clip(length_BN, 2, card.config.max_length)
+        shape, length_R = length_BN.shape, length_BN.reshape(-1)
+        fold = jax.vmap(jax.random.fold_in)
+        key_R = jnp.repeat(sentence_keys(jnp.asarray(source_BS), decoding.seed), shape[1])
+        key_R = fold(fold(key_R, length_R), 0 * length_R)
+        canvas = draft(key_R, length_R, int(length_R.max()), decoding.canvas, card.ids)
 
         def decoder(canvas):
-            found = self.run["refine"](None, inputs | {"tokens_BNL": np.asarray(canvas.tokens_BL)[None]})
+            tokens_BNL = np.asarray(canvas.tokens_BL).reshape(*shape, -1)
+            found = self.run["refine"](None, inputs | {"tokens_BNL": tokens_BNL})
             logits_BLV = jnp.zeros((*canvas.tokens_BL.shape, card.ids.num_embeddings))
-            return Output(logits_BLV, found_BL=tuple(jnp.asarray(each[0]) for each in found))
+            return Output(logits_BLV, found_BL=tuple(jnp.asarray(x).reshape(canvas.tokens_BL.shape) for x in found))
 
-        state = begin(key_B, canvas, decoding.strategy, decoding.num_steps)
+        state = begin(key_R, canvas, decoding.strategy, decoding.num_steps)
         while state.step < decoding.num_steps and not state.canvas.done_B.all():
             state = advance(state, decoder, decoding.strategy, decoding.num_steps)
-        refined, free_BL = state.canvas, np.asarray(canvas.free_BL)
-        rows = zip(np.asarray(refined.tokens_BL), free_BL, strict=True)
+        free_RL = np.asarray(canvas.free_BL)
+        rows = zip(np.asarray(state.canvas.tokens_BL), free_RL, strict=True)
         kept = [without_repeats(*row, tokenizer.copied) for row in rows]
-        score_N = np.asarray((refined.score_BL * free_BL).sum(-1) / (length_B - 1))
+        score_R = np.asarray((state.canvas.score_BL * free_RL).sum(-1) / (length_R - 1))
         if decoding.rerank == "causal":
-            target_BNL = np.zeros((1, len(kept), max(map(len, kept)) + 1), np.int32)
-            for n, tokens in enumerate(kept):
-                target_BNL[0, n, : len(tokens) + 1] = [*tokens, 1]
-            (log_prob_BN,) = self.run["score"](None, inputs | {"target_BNL": target_BNL})
-            score_N = log_prob_BN[0] / (target_BNL[0] > 0).sum(-1)
-        whole = np.array(["\ufffd" not in tokenizer.decode(tokens) for tokens in kept])
-        best = int(np.argmax(np.where(whole == whole.any(), score_N, -np.inf)))
-        return clean(tokenizer.decode(kept[best]), text), int(state.passes_B[best])
+            target_RL = pad_rows([[*tokens, 1] for tokens in kept], free_RL.shape[1])
+            (log_prob_BN,) = self.run["score"](None, inputs | {"target_BNL": target_RL.reshape(*shape, -1)})
+            score_R = log_prob_BN.reshape(-1) / (target_RL > 0).sum(-1)
+        written = [tokenizer.decode(tokens) for tokens in kept]
+        results = []
+        for b, text in enumerate(texts):
+            own = range(b * shape[1], (b + 1) * shape[1])
+            best = max(own, key=lambda row: ("\ufffd" not in written[row], score_R[row]))
+            results.append((clean(written[best], text), int(state.passes_B[best])))
+        return results
 
 
 def in_node(folder, asked, code):
@@ -129,8 +140,7 @@ def repaired(translator, text, length, pins):
 
 def test_shipped_model_writes_the_same_text(folder, shipped):
     expected = shipped.translate(TEXTS, truncate=True)
-    programs = Programs(folder, shipped)
-    got = [programs(text) for text in TEXTS]
+    got = Programs(folder, shipped)(TEXTS)
     other = [text for text, one, two in zip(TEXTS, got, expected, strict=True) if one != (two.text, two.passes)]
     size = sum(path.stat().st_size for path in folder.iterdir() if "ort" not in path.name)
     assert size < 12e6 and len(TEXTS) == 300
@@ -152,8 +162,7 @@ def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
     same = Translator(rounded(made.params), made.card, made.tokenizer)
     same.decoding = made.decoding
     expected = [(each.text, each.passes) for each in same.translate(NUMBERS)]
-    programs = Programs(tmp_path / "out", same)
-    assert [programs(text) for text in NUMBERS] == expected
+    assert Programs(tmp_path / "out", same)(NUMBERS) == expected
     assert len({text for text, _ in expected}) > 3
 
 
@@ -232,7 +241,6 @@ return document.getElementById("output").textContent;
 @pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
 def test_page_in_chromium(folder, shipped):
     """Three translations and a pinned word are the library's, and nothing is wider than a telephone."""
-    changed = []
     with served(folder.parent) as address, opened(f"{address}/try/", width=390) as page:
         for text, expected in zip(EVERYDAY[:3], shipped.translate(EVERYDAY[:3], trace=True), strict=True):
             assert page(TRANSLATE.format(text=text)) == expected.text
@@ -241,8 +249,5 @@ def test_page_in_chromium(folder, shipped):
             pins = {i: shipped.tokenizer.pieces.index(pieces[i]) for i in range(first[1], first[2])}
             tokens = np.array(repaired(shipped, text, expected.length, pins)[-1])
             kept = without_repeats(tokens, np.arange(tokens.size) < tokens.size - 1, shipped.tokenizer.copied)
-            again = page(PIN.format(number=1))
-            assert again == clean(shipped.tokenizer.decode(kept), text)
-            changed.append(again != expected.text)
+            assert page(PIN.format(number=1)) == clean(shipped.tokenizer.decode(kept), text)
         assert page("return document.documentElement.scrollWidth") == 390
-    assert any(changed)
