@@ -65,6 +65,7 @@ RESULTS, SPEED, STUDIES = (runpy.run_path(str(ROOT / "scripts" / name)) for name
 TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation", "objectives")}
 TABLES |= {"speed": SPEED["table"], "speed_shapes": SPEED["shapes"], "models": SPEED["models"]}
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
+TABLES |= {"devices": SPEED["devices"]}
 TABLES |= STUDIES["TABLES"]
 MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")
 

@@ -4,6 +4,7 @@ python scripts/speed_table.py
 """
 
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,35 @@ def shapes(name: str, results: Path = RESULTS) -> str:
         cells = ["-" if row is other else _times_as_fast(row, other) for other in against]
         lines.append(f"| {row['model']} | {row['num_steps'] or 'one per token'} | {_ms(row)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def devices(chip: str, results: Path = RESULTS) -> str:
+    """Format the estimates of decoding on a chip in Markdown, from the results of the commands in docs/devices.md."""
+    found: dict[tuple[int, int], dict[str, Row]] = {}
+    for path in sorted(results.glob(f"compile_{chip}_*.json")):
+        for program in json.loads(path.read_text())["programs"]:
+            if named := re.fullmatch(
+                r"(\w+)(?: search)?, (\d+) × \d+, (\d+) tokens(?:, (\d) passes)?", program["name"]
+            ):
+                kind, batch, tokens, passes = named.groups()
+                found.setdefault((int(tokens), int(batch)), {})[passes or kind] = program
+    lines = [
+        "| tokens | batch | 1 pass (CTC) | 2 passes | 4 passes | greedy search | beam of 5 | greedy / 4 passes |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for (tokens, batch), programs in sorted(found.items()):
+        if len(programs) < 5:  # not all of them were compiled
+            continue
+        cells = [_estimate(programs[each]) for each in ("1", "2", "4", "greedy", "beam")]
+        times = programs["greedy"]["cycle_seconds"] / programs["4"]["cycle_seconds"]
+        lines.append(f"| {tokens} | {batch} | {' | '.join(cells)} | {times:.1f} |")
+    return "\n".join(lines)
+
+
+def _estimate(program: Row) -> str:
+    """The estimated time, and the share of its bound."""
+    seconds, bound = program["cycle_seconds"], program["bound"]
+    return f"{1e3 * seconds:.3g} ms" + (f" ({bound / seconds:.0%})" if bound else "")
 
 
 def _rows(results: Path, name: str) -> list[Row]:

@@ -34,7 +34,7 @@ from padir.measuring import benchmark
 from padir.measuring.benchmark import speed_report, training_speed
 from padir.measuring.benchmark.peers import peers
 from padir.measuring.compilation.costs import Compiled, analyse
-from padir.measuring.compilation.devices import Topology
+from padir.measuring.compilation.devices import Chip, Topology
 from padir.measuring.compilation.program_list import KINDS, DecodeShape, Program, decode_programs, train_program
 from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
@@ -144,6 +144,10 @@ def _rounded(value: float | None) -> str:
 
 
 _COLUMNS = ("program", "fits", "compiling", "memory", "arguments", "temporaries", "TFLOP", "collectives", "estimate")
+_COLUMNS += ("of the peak", "of the bound")
+
+
+_STOPPED = 130  # exit status after Ctrl-C, as in shells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,21 +169,33 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
             checks.counts(1, **{name: value})
     settings = _settings()
     check_options(args, settings.model)
+    longest = settings.model.readout.longest_source(settings.model.max_length)
+    for tokens in sizes.tokens if {*args.what} & {*KINDS} else ():
+        checks.below(1, longest + 1, tokens=tokens)
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
-    found: list[Compiled] = []
-    for each in analyse(_programs(args, sizes, settings, topology)):
-        found.append(each)
-        tell(f"{len(found)}. {each.name}: {each.failure or 'compiled'}, {each.compile_seconds:.0f} s")
+    found, stopped = list[Compiled](), False
+    try:
+        for each in analyse(map(_told, _programs(args, sizes, settings, topology))):
+            found.append(each)
+            figures = zip(_COLUMNS[1:], _cells(each, topology.chip)[1:], strict=True)
+            tell(f"{len(found)}. {each.name}: " + (each.failure or ", ".join(map(": ".join, figures))))
+    except KeyboardInterrupt:  # what is compiled is not lost
+        stopped = True
     _show(found, topology)
     chip = topology.chip
     rows = [
         {**dataclasses.asdict(each), "memory": each.memory, "fits": each.fits(chip)}
-        | {"cycle_seconds": each.cycle_seconds(chip)}
+        | {"cycle_seconds": each.cycle_seconds(chip), "bound": each.bound(chip), "utilisation": each.utilisation(chip)}
         for each in found
     ]
-    if any(row["fits"] is False for row in rows):
-        args.status = 1
+    if stopped or any(row["fits"] is False for row in rows):
+        args.status = _STOPPED if stopped else 1
     return {"topology": topology.name, "devices": len(topology.devices), "programs": rows}
+
+
+def _told(program: Program) -> Program:
+    tell(f"compiling {program.name} ...")
+    return program
 
 
 def _programs(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, topology: Topology) -> Iterator[Program]:
@@ -209,20 +225,27 @@ def _sizes(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig) -> tup
     return Ids(_VOCABULARY if sizes.vocab_size is None else sizes.vocab_size), length
 
 
+def _cells(each: Compiled, chip: Chip | None) -> list[str]:
+    """The cells of a program's row, as `_COLUMNS` names them."""
+    fits = {True: "yes", False: "no", None: "not known"}[each.fits(chip)]
+    moved = [_figure(value, 1e9) for value in (each.memory, each.arguments, each.temporaries)]
+    collectives = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in each.collectives.items())
+    cells = [each.name, fits, f"{each.compile_seconds:.0f} s", *moved, _figure(each.flops, 1e12)]
+    seconds, bound = each.cycle_seconds(chip), each.bound(chip)
+    share = bound / seconds if seconds and bound else None
+    cells += [collectives or "none", _figure(seconds, 1e-3, " ms")]
+    return [*cells, _figure(each.utilisation(chip), 0.01, " %"), _figure(share, 0.01, " %")]
+
+
 def _show(found: list[Compiled], topology: Topology) -> None:
     chip = topology.chip
-    lines = []
-    for each in found:
-        fits = {True: "yes", False: "no", None: "not known"}[each.fits(chip)]
-        moved = [_figure(value, 1e9) for value in (each.memory, each.arguments, each.temporaries)]
-        collectives = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in each.collectives.items())
-        cells = [each.name, fits, f"{each.compile_seconds:.0f} s", *moved, _figure(each.flops, 1e12)]
-        lines.append([*cells, collectives or "none", _figure(each.cycle_seconds(chip), 1e-3, " ms")])
     of = "memory of a device not known" if chip is None else f"{chip.memory / 1e9:.0f} GB a device"
     kind = topology.devices[0].device_kind
     title = f"{topology.name}: {len(topology.devices)} devices ({kind}), {of}; memory in GB, numbers for each device"
-    tables.show(title, [*_COLUMNS], lines)
+    tables.show(title, [*_COLUMNS], [_cells(each, chip) for each in found])
     for each in found:
+        buffers = ", ".join(_figure(size, 1e6, " MB ") + name for size, name in each.buffers)
+        tell(f"the largest buffers of {each.name}: {buffers or 'not known'}")
         if each.cycles is not None and each.cycles.unestimated:
             without = ", ".join(f"{count:.0f} {kind}" for kind, count in each.cycles.unestimated.items())
             tell(f"the estimate of {each.name} leaves out {without}")

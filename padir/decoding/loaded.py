@@ -51,6 +51,12 @@ class LoadedModel:
         """The devices that share the rows of a batch; None for a single device."""
         return mesh_of(self.params)
 
+    @property
+    def platform(self) -> str:
+        """The platform that programs with these parameters are compiled for, such as "cpu"."""
+        leaf = jax.tree.leaves(self.params)[0]
+        return next(iter(leaf.devices() if isinstance(leaf, jax.Array) else jax.devices())).platform
+
     def place(self, rows: Any) -> Any:
         """Spreads arrays [B, ...] over the devices that share the rows; returns them unchanged for one device."""
         if self.mesh is None:

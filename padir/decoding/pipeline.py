@@ -193,7 +193,7 @@ class RefiningPipeline:
             corruption=decoding.canvas,
             # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
             # exchange rows at every step.
-            rows_at_once=rows_together(length) if loaded.mesh is None else None,
+            rows_at_once=rows_together(length, loaded.platform) if loaded.mesh is None else None,
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
         )

@@ -161,12 +161,13 @@ def refine_drafts(
     return Drafts(*arrays, trace_TRL=traced)
 
 
-def rows_together(length: int) -> int | None:
-    """Number of rows of a length that the decoder processes at once on this machine; None for all.
+def rows_together(length: int, platform: str) -> int | None:
+    """Number of rows of a length that the decoder processes at once on a platform, such as "cpu"; None for all.
 
-    A few hundred positions keep a CPU busy. In small groups, rows that are done cost nothing.
+    A few hundred positions keep a CPU busy. In small groups, rows that are done cost nothing. GPUs and TPUs need all
+    rows.
     """
-    return max(1, POSITIONS // length) if jax.default_backend() == "cpu" else None
+    return max(1, POSITIONS // length) if platform == "cpu" else None
 
 
 def lay_out(

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
-from padir.refinement.scores import best_logit
+from padir.refinement.scores import best_logit, best_logits
 
 
 @flax.struct.dataclass
@@ -119,16 +119,16 @@ class Beam:
     alpha: checks.NotNegative = 0.6
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        # The best N extensions of a sentence are among the best N of each row; top_k of these is fast, even on a CPU.
+        # The best N extensions of a sentence are among the best N of each row.
         best = min(self.size, logits_BNV.shape[-1])
-        value_BNK, token_BNK = jax.lax.top_k(logits_BNV, best)
+        value_BNK, token_BNK = best_logits(logits_BNV, best)
         # All rows of a sentence begin equal. At the first position only the first row counts, because otherwise all
         # rows would stay equal.
         log_prob_BN = jnp.where((rows.length_BN == 0) & (jnp.arange(self.size) > 0), -jnp.inf, rows.log_prob_BN)
         total_BNK = log_prob_BN[..., None] + value_BNK - log_z_BN[..., None]
         stays_K = jnp.where(jnp.arange(best) == 0, jnp.inf, -jnp.inf)  # the only extension of a finished row is itself
         order_BNK = jnp.where(rows.done_BN[..., None], stays_K, total_BNK)
-        _, index_BN = jax.lax.top_k(order_BNK.reshape(-1, self.size * best), self.size)
+        _, index_BN = best_logits(order_BNK.reshape(-1, self.size * best), self.size)
 
         def at_index(x_BNK):
             return jnp.take_along_axis(x_BNK.reshape(-1, self.size * best), index_BN, axis=1)

@@ -120,9 +120,9 @@ class Transformer(nn.Module):
 
         Args:
           present_BL: positions of the canvas.
-          find_best: also find the best tokens, block by block of the vocabulary if there are more than `MOST_LOGITS`
-            logits. Then jit does not compute the whole logits unless other code reads them. A model with
-            self-conditioning always computes them.
+          find_best: also find the best tokens if there are more than `MOST_LOGITS` logits, on a CPU block by block of
+            the vocabulary. Then jit does not compute the whole logits on a CPU unless other code reads them. A model
+            with self-conditioning always computes them.
           blank_penalty: number subtracted from the logits of the readout's head, if there is one.
         """
         found_BL, size = None, self.ids.num_embeddings
@@ -137,10 +137,8 @@ class Transformer(nn.Module):
             special = self.ids.special  # listed only here, since a forged model card may claim any number of sentinels
             found_BL = jax.lax.platform_dependent(
                 states_BLD,
-                tpu=lambda states_BLD: best_tokens(forbid(self.logits(states_BLD), special)),  # no logits in memory
-                default=lambda states_BLD: best_by_block(
-                    lambda *only: self.piece_logits(states_BLD, only), size, special
-                ),
+                cpu=lambda states_BLD: best_by_block(lambda *only: self.piece_logits(states_BLD, only), size, special),
+                default=lambda states_BLD: best_tokens(forbid(self.logits(states_BLD), special)),
             )
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
         belief_BLD = self.belief(logits_BLV) if whole else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,8 @@ class Output:
     Attributes:
       logits_BLV: logits of every id.
       keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
-      found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them
-        block by block (`best_by_block`). If then no code reads logits_BLV, jit does not compute the logits.
+      found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them. If
+        then no code reads logits_BLV, jit does not compute this array.
       belief_BLD: a summary of this prediction, which the next pass reads, if the model has self-conditioning.
       judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
@@ -48,12 +49,12 @@ def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], F
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
     ([[1]], 0.5)
     """
-    return jax.lax.platform_dependent(stop_gradient(logits_BLV), tpu=_best_in_one_reduction, default=_best_by_maximum)
+    return jax.lax.platform_dependent(stop_gradient(logits_BLV), cpu=_best_by_maximum, default=_best_in_one_reduction)
 
 
 def best_ids(logits: Float[Array, "*B V"]) -> Int[Array, "*B"]:
     """The argmax of each position, as in `best_tokens`."""
-    return jax.lax.platform_dependent(stop_gradient(logits), tpu=_argmax, default=_first)
+    return jax.lax.platform_dependent(stop_gradient(logits), cpu=_first, default=_argmax)
 
 
 def _best_by_maximum(logits_BLV):
@@ -62,7 +63,7 @@ def _best_by_maximum(logits_BLV):
 
 
 def _best_in_one_reduction(logits_BLV):
-    """Finds maximum, first id and normaliser in one reduction.
+    """Finds maximum, first id and normaliser in one reduction, which reads the logits once.
 
     XLA on a TPU does this within the product that makes the logits, so the logits are never in memory.
     """
@@ -92,20 +93,47 @@ def _argmax(logits):
 
 
 def best_logit(logits: Float[Array, "*B V"]) -> tuple[Float[Array, "*B"], Int[Array, "*B"]]:
-    """The largest logit and its first id; not by `jax.lax.top_k` on a TPU, where XLA would sort all V logits.
+    """The largest logit and its first id; only a CPU finds them by `jax.lax.top_k`, which sorts elsewhere.
 
     >>> best_logit(jnp.array([1.0, 3.0, 3.0]))[1].item()
     1
     """
-    return jax.lax.platform_dependent(logits, tpu=_maximum_and_argmax, default=_top_1)
+    return jax.lax.platform_dependent(logits, cpu=_top_1, default=_maximum_and_argmax)
+
+
+def best_logits(logits: Float[Array, "*B V"], count: int) -> tuple[Float[Array, "*B N"], Int[Array, "*B N"]]:
+    """The largest logits in falling order, and their ids; among equal logits the first id comes first.
+
+    >>> best_logits(jnp.array([1.0, 3.0, 3.0]), 2)[1].tolist()
+    [1, 2]
+    """
+    by_maxima, by_top_k = (functools.partial(each, count=count) for each in (_maxima, _top_k))
+    return jax.lax.platform_dependent(logits, tpu=by_maxima, default=by_top_k)
 
 
 def _maximum_and_argmax(logits):
     return logits.max(-1), _argmax(logits)
 
 
+def _maxima(logits, count: int):
+    """Finds one maximum after the other: XLA on a TPU would sort all logits for `jax.lax.top_k`."""
+    lowest, found = jnp.finfo(logits.dtype).min, []
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    logits = jnp.maximum(logits, lowest)  # -inf is for ids that were found
+    for _ in range(count):
+        found.append(_maximum_and_argmax(logits))
+        logits = jnp.where(ids == found[-1][1][..., None], -jnp.inf, logits)
+    values, ids = (jnp.stack(each, -1) for each in zip(*found, strict=True))
+    return jnp.where(values > lowest, values, -jnp.inf), ids
+
+
+def _top_k(logits, count: int):
+    values, ids = jax.lax.top_k(logits, count)
+    return values, ids
+
+
 def _top_1(logits):  # on a CPU several times as fast as argmax and max
-    values, ids = jax.lax.top_k(logits, 1)
+    values, ids = _top_k(logits, 1)
     return values[..., 0], ids[..., 0]
 
 

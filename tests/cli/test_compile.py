@@ -6,6 +6,7 @@ import json
 import pytest
 
 from padir.cli import main, measuring
+from padir.measuring.compilation import costs
 from padir.measuring.compilation.devices import Chip, Topology
 
 SMALL = ["ModelConfig.width=32", "ModelConfig.heads=2", "ModelConfig.mlp=64", "ModelConfig.encoder_layers=1"]
@@ -34,6 +35,24 @@ def test_training_and_decoding(tmp_path, capsys):
     assert refinement["flops"] > encoder["flops"] > 0
 
 
+def test_programs_are_told_and_kept_when_the_command_is_stopped(tmp_path, monkeypatch, capsys):
+    """The second program is stopped: its name is told before it is compiled, and the first one's row is written."""
+    compile_ = costs._compile
+
+    def stopped(trace):
+        if "compiling refinement" in (said := capsys.readouterr().err):
+            raise KeyboardInterrupt
+        assert said.splitlines()[-1].startswith("compiling encoder")
+        return compile_(trace)
+
+    monkeypatch.setattr(costs, "_compile", stopped)
+    words = ["--what", "decode", "--batch_size", "1", "--json", str(tmp_path / "figures.json")]
+    assert main([*COMMAND, *words]) == 130
+    assert "encoder, 1 × " in capsys.readouterr().out
+    (encoder,) = json.loads((tmp_path / "figures.json").read_text())["programs"]
+    assert encoder["name"].startswith("encoder") and encoder["buffers"][0][0] > 0
+
+
 def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
     tiny = Topology("tiny", Topology.here().devices, Chip(1e5))
     monkeypatch.setattr(measuring.Topology, "here", lambda: tiny)
@@ -56,6 +75,10 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
             "--top_k applies only to the mode refine, got 'causal': leave --top_k out",
         ),
         ([*COMMAND[1:], "--set", "tokens=0"], "tokens must be at least 1, got 0"),
+        ([*COMMAND[1:], "--set", "tokens=30000"], "tokens must be "),
+        ([*COMMAND[1:], "--num_steps", "0"], "--num_steps must be at least 1, got 0"),
+        (on("v5e:10000x10000")[1:], "topology must be a kind and an arrangement of at most 10,000 chips"),
+        (on("v5e:")[1:], "topology must be a kind and an arrangement of at most 10,000 chips"),
         ([*COMMAND[1 : -len(SMALL) - 1], "vocab_size=1000000000000"], "vocab_size must be below 2**31"),
     ],
 )

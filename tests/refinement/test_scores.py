@@ -1,4 +1,4 @@
-"""The programs for TPUs give what those for other devices give; they are run here on the CPU."""
+"""The programs for GPUs and TPUs give what those for a CPU give; they are run here on the CPU."""
 
 import functools
 
@@ -37,6 +37,12 @@ def test_one_argmax_in_two_ways(logits_BLV):
         assert (one == other).all()
 
 
+def test_the_largest_logits_one_after_the_other(logits_BLV):
+    few_BLV = logits_BLV.at[0, 0, 3:].set(-jnp.inf)  # fewer finite logits than are asked for
+    for one, other in zip(jax.lax.top_k(few_BLV, 5), scores._maxima(few_BLV, 5), strict=True):
+        assert (one == other).all()
+
+
 def test_biases_by_product_are_those_that_are_looked_up():
     table_HX = jax.random.normal(jax.random.key(1), (3, 32))
     bucket = layers.relative_position_bucket(np.arange(9)[None, :] - np.arange(9)[:, None])[None]
@@ -60,9 +66,10 @@ def test_a_single_row_is_multiplied_beside_rows_of_zeros(axis):
     ("function", "slow"),
     [(scores.best_logit, "top_k"), (scores.best_tokens, "stablehlo.minimum"), (scores.best_ids, "stablehlo.minimum")],
 )
-def test_each_platform_gets_its_own_program(function, slow):
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_each_platform_gets_its_own_program(function, slow, platform):
     """A sort of the vocabulary, or a second reading of the logits, belongs to a CPU alone."""
     traced = jax.jit(function).trace(jax.ShapeDtypeStruct((2, 3, 500), jnp.float32))
-    texts = {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "tpu")}
+    texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", platform)}
     assert slow in texts["cpu"]
-    assert texts["tpu"].count("stablehlo.reduce(") <= 2 and "top_k" not in texts["tpu"]
+    assert texts[platform].count("stablehlo.reduce(") <= 2 and "top_k" not in texts[platform]

@@ -1,4 +1,4 @@
-"""A training step with every kind of sharding: `python -m support.sharded_steps FILE` writes figures."""
+"""The training step with every kind of sharding: `python -m support.sharded_steps FILE` writes its figures."""
 
 import dataclasses
 import json
@@ -6,42 +6,35 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from support.many_devices import KINDS, MODEL, SETTINGS
 
-from padir.distributed.sharding import DATA
+from padir.data.plan import Batching
+from padir.measuring.compilation.costs import analyse
+from padir.measuring.compilation.program_list import train_program
 from padir.text.ids import Ids
 from padir.training.config import TrainConfig
 from padir.training.step import Programs
 
-LENGTH = 32
-BOTH = {"data", "fsdp", "tensor", "2x4"}
+# So large that matrix products are most of the work, and parameters most of the state.
+LARGER = dataclasses.replace(MODEL, width=64, head_dim=8, mlp=256)
+BATCHING, IDS = Batching(rows=16, row_length=32), Ids(2_400)
 
 
 def figures(kind: str, devices) -> dict:
-    """FLOPs a device, and what each device holds of each array of the state after a step has run."""
-    config = TrainConfig(**SETTINGS | {"model": dataclasses.replace(MODEL, max_length=LENGTH), "sharding": KINDS[kind]})
-    programs = Programs.of(config, Ids(400), devices)
-    mesh = programs.placement.mesh
-    by_row = NamedSharding(mesh, PartitionSpec(DATA))
-    rows = np.tile(np.arange(3, 3 + LENGTH, dtype=np.int32), (config.batching.rows, 1))
-    names = ("source_BS", "target_BL"), ("source_segment_BS", "target_segment_BL")
-    arrays = {name: jax.device_put(rows, by_row) for name in names[0]}
-    arrays |= {name: jax.device_put(jnp.ones_like(rows), by_row) for name in names[1]}
-    with jax.set_mesh(mesh):
-        state = programs.initial()
-        compiled = programs.step.trace(state, arrays).lower().compile()  # pyright: ignore
-        state, _ = programs.step(state, arrays)
-    held = {
-        jax.tree_util.keystr(path): [leaf.size, max(shard.data.size for shard in leaf.addressable_shards)]
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
-    }
-    return {"flops": compiled.cost_analysis()["flops"], "held": held}
+    """The costs of a step for each device, and the arrays of the state: their bytes, and a device's part of them."""
+    config = TrainConfig(**SETTINGS | {"model": LARGER, "batching": BATCHING, "sharding": KINDS[kind]})
+    (found,) = analyse([train_program(config, IDS, devices, BATCHING.row_length)])
+    placement = Programs.of(config, IDS, devices).placement
+    paths = jax.tree_util.tree_leaves_with_path(placement.like)
+    held = {}
+    for (path, leaf), sharding in zip(paths, jax.tree.leaves(placement.state), strict=True):
+        shapes = leaf.shape, sharding.shard_shape(leaf.shape)
+        held[jax.tree_util.keystr(path)] = [float(np.prod(shape)) * leaf.dtype.itemsize for shape in shapes]
+    return {**dataclasses.asdict(found), "held": held}
 
 
 if __name__ == "__main__":
     found = {"one": figures("data", jax.devices()[:1])}
-    found |= {kind: figures(kind, jax.devices()) for kind in sorted(BOTH)}
+    found |= {kind: figures(kind, jax.devices()) for kind in ("data", "fsdp", "tensor", "2x4")}
     Path(sys.argv[1]).write_text(json.dumps(found))

@@ -220,7 +220,7 @@ class RefinementModel(BaseTransformerModel):
             module,
             params,
             DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_BN, draw_BN),
-            options=RefineOptions(most, decoding.strategy, decoding.canvas, rows_together(most)),
+            options=RefineOptions(most, decoding.strategy, decoding.canvas, rows_together(most, jax.default_backend())),
             num_steps=decoding.num_steps,
             seed=decoding.seed,
         )

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,9 +21,6 @@ from padir.errors import first_line
 from padir.measuring.compilation.devices import Chip
 from padir.measuring.compilation.program_list import Program
 from padir.measuring.compilation.program_text import Cycles, ProgramText, joined
-
-Costs = dict[str, float | None]
-"""Costs by name; None if the backend does not give one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +34,11 @@ class Compiled:
       arguments, temporaries, code: bytes of its arguments and results, of intermediate values at their peak, and of its
         instructions.
       flops: FLOPs of a whole use.
+      devices: number of devices that the program runs on.
       collectives: bytes of the results of each kind of collective operation, for a whole use.
       matrix_flops: FLOPs of the matrix products of a whole use on all devices together, counted before XLA.
+      moved: bytes that these products must read (`moved_bytes`), on all devices together.
+      buffers: the largest buffers in memory, as (bytes, name) (`largest_buffers`).
       cycles: XLA's estimate of the cycles of a whole use.
     """
 
@@ -49,8 +49,11 @@ class Compiled:
     temporaries: float | None = None
     code: float | None = None
     flops: float | None = None
+    devices: int = 1
     collectives: dict[str, float] = dataclasses.field(default_factory=dict)
     matrix_flops: float | None = None
+    moved: float | None = None
+    buffers: list[tuple[float, str]] = dataclasses.field(default_factory=list)
     cycles: Cycles | None = None
 
     @property
@@ -69,43 +72,55 @@ class Compiled:
         """Estimate of the time of a whole use; None if the compiler notes no cycles or the clock is not known."""
         return None if chip is None or chip.clock is None or self.cycles is None else self.cycles.total / chip.clock
 
+    def utilisation(self, chip: Chip | None) -> float | None:
+        """Share of a device's peak that its matrix products reach in the estimated time; None if not known."""
+        seconds = self.cycle_seconds(chip)
+        if chip is None or chip.flops is None or self.matrix_flops is None or not seconds:
+            return None
+        return self.matrix_flops / self.devices / seconds / chip.flops
+
+    def bound(self, chip: Chip | None) -> float | None:
+        """Seconds of a device at its peak, or at its full bandwidth if that takes longer; None if not known.
+
+        The bandwidth's time assumes that a loop's body reads its weights and caches anew. A program whose estimate is
+        shorter keeps them on the chip, and has no bound.
+        """
+        if chip is None or chip.flops is None or chip.bandwidth is None or None in (self.matrix_flops, self.moved):
+            return None
+        least = max(self.matrix_flops / chip.flops, self.moved / chip.bandwidth) / self.devices  # pyright: ignore
+        seconds = self.cycle_seconds(chip)
+        return None if seconds is not None and seconds < least else least
+
 
 def analyse(programs: Iterable[Program], clock: Callable[[], float] = time.perf_counter) -> Iterator[Compiled]:
     """Compiles programs one after the other and reads XLA's analyses.
 
-    XLA counts the body of a loop once. `Program.trips` corrects this for a program's `while` loop. For scans, all costs
-    are multiplied by the ratio of the matrix products with and without the scans' lengths. Cycles already count each
-    operation as often as it runs (`ProgramText.cycles`).
+    XLA counts the FLOPs of a loop's body once. The ratio of the matrix products with all trips of the loops, and with
+    one trip, corrects this. Cycles already count each operation as often as it runs (`ProgramText.cycles`).
     """
-    costs: dict[str, Costs] = {}
-    cycles: dict[str, Cycles | None] = {}
+    found: dict[str, tuple[jax.stages.Compiled, Any]] = {}
+    costs: dict[str, Compiled] = {}
     for program in programs:
         began = clock()
         try:
-            compiled, jaxpr = _compile(program.trace)
+            if program.same_as not in found:
+                found = {program.name: _compile(program.trace)}
         except RuntimeError as error:  # XLA's
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            yield Compiled(program.name, clock() - began, failure=first_line(error))
+            costs[program.name] = Compiled(program.name, clock() - began, failure=first_line(error))
+            yield costs[program.name]
             continue
-        seconds = clock() - began
-        costs[program.name] = _costs(compiled, jaxpr)
-        text, memory = ProgramText(compiled.as_text() or ""), compiled.memory_analysis()
-        cycles[program.name] = text.cycles(program.trips)
-        sizes: dict[str, float] = {}
-        if memory is not None:
-            results = memory.output_size_in_bytes - memory.alias_size_in_bytes
-            sizes["arguments"] = float(memory.argument_size_in_bytes + results)
-            sizes["temporaries"] = float(memory.temp_size_in_bytes)
-            sizes["code"] = float(memory.generated_code_size_in_bytes)
-        yield Compiled(
-            program.name,
-            seconds,
-            **sizes,
-            **_whole_use(program, costs),
-            collectives=text.collective_bytes(program.trips),
-            cycles=joined([cycles[name] for name in (*program.before, program.name)]),
-        )
+        compiled, jaxpr = found[program.same_as if program.same_as in found else program.name]
+        own = costs[program.name] = _costs(program, compiled, jaxpr, clock() - began)
+        parts = [*(costs[name] for name in program.before), own]
+        whole = {name: _total([getattr(each, name) for each in parts]) for name in ("flops", "matrix_flops", "moved")}
+        yield dataclasses.replace(own, **whole, cycles=joined([each.cycles for each in parts]))
+
+
+def _total(numbers: Sequence[float | None]) -> float | None:
+    known = [each for each in numbers if each is not None]
+    return math.fsum(known) if len(known) == len(numbers) else None
 
 
 def _compile(trace: Callable[[], jax.stages.Traced]) -> tuple[jax.stages.Compiled, Any]:
@@ -115,14 +130,33 @@ def _compile(trace: Callable[[], jax.stages.Traced]) -> tuple[jax.stages.Compile
         return traced.lower().compile(), traced.jaxpr
 
 
-def _costs(compiled: jax.stages.Compiled, jaxpr: Any) -> Costs:
-    """Costs of a program whose `while` loops run once."""
-    device = next(iter(jax.tree.leaves(compiled.input_shardings)[0].device_set))
-    once, counted = (matrix_flops(jaxpr, scans=scans, platform=device.platform) for scans in (False, True))
-    ratio = counted / once if once else 1.0
+def _costs(program: Program, compiled: jax.stages.Compiled, jaxpr: Any, seconds: float) -> Compiled:
+    """The analyses of a program without the programs that run before it."""
+    devices = next(iter(jax.tree.leaves(compiled.input_shardings))).device_set
+    platform = next(iter(devices)).platform
+    once = matrix_flops(jaxpr, scans=False, platform=platform)
+    matrix = matrix_flops(jaxpr, program.trips, platform=platform)
     analyses: Any = compiled.cost_analysis() or {}
     flops = analyses.get("flops")
-    return {"flops": None if flops is None else ratio * flops, "matrix_flops": counted}
+    text, memory = ProgramText(compiled.as_text() or ""), compiled.memory_analysis()
+    sizes: dict[str, Any] = {}
+    if memory is not None:
+        results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        sizes["arguments"] = float(memory.argument_size_in_bytes + results)
+        sizes["temporaries"] = float(memory.temp_size_in_bytes)
+        sizes["code"] = float(memory.generated_code_size_in_bytes)
+    return Compiled(
+        program.name,
+        seconds,
+        **sizes,
+        flops=None if flops is None else flops * (matrix / once if once else 1.0),
+        devices=len(devices),
+        collectives=text.collective_bytes(program.trips),
+        matrix_flops=matrix,
+        moved=moved_bytes(jaxpr, program.trips, platform),
+        buffers=text.largest_buffers(3),
+        cycles=text.cycles(program.trips),
+    )
 
 
 @contextlib.contextmanager
@@ -134,21 +168,6 @@ def _no_cache() -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_enable_compilation_cache", enabled)
-
-
-def _whole_use(program: Program, costs: dict[str, Costs]) -> dict[str, Any]:
-    """Costs of a whole use of a program, from the costs that XLA counts (`Program`)."""
-    whole: Costs = {}
-    for name, value in costs[program.name].items():
-        before, contained = ([costs[each].get(name) for each in names] for names in (program.before, program.contains))
-        known = [each for each in (value, *before, *contained) if each is not None]
-        if len(known) <= len(before) + len(contained):
-            whole[name] = None
-            continue
-        own_cost, *first = known
-        once = math.fsum(first[len(before) :])
-        whole[name] = math.fsum(first) + program.trips * (own_cost - once)
-    return whole
 
 
 def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True, platform: str = "cpu") -> float:
@@ -184,6 +203,62 @@ def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True, platform: str =
             times = {"while": trips, "scan": equation.params.get("length", 1) if scans else 1}.get(name, 1)
             total += times * math.fsum(parts)
     return total
+
+
+# Operations whose result is their first operand in another form.
+_FORMS = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "sharding_constraint"}
+
+
+def moved_bytes(jaxpr: Any, trips: int = 1, platform: str = "cpu") -> float:
+    """Bytes that matrix products must read: weights, and the keys and values that the body of a loop gets.
+
+    An array is read once by the program whose argument it is. If a loop's body gets the array, each trip reads it once.
+    An array into which the body writes, such as a cache of keys and values, is half full on average. Other results of
+    operations may stay on the chip, and do not count. The other arguments are as in `matrix_flops`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> step = lambda weight, x: jax.lax.fori_loop(0, x.shape[0], lambda _, y: y @ weight, x)
+    >>> moved_bytes(jax.make_jaxpr(step)(jnp.ones((4, 4)), jnp.ones((2, 4))))  # the weights and y, two trips
+    192.0
+    """
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    outside = {id(each): (id(each), _size(each)) for each in (*jaxpr.constvars, *jaxpr.invars)}
+    read: dict[int, float] = {}
+    return _loops_move(jaxpr, outside, read, trips, platform) + math.fsum(read.values())
+
+
+def _loops_move(jaxpr: Any, outside: dict[int, tuple[int, float]], read: dict[int, float], trips, platform) -> float:
+    """Bytes that loops read; adds to `read` the arrays from outside that the other products read.
+
+    `outside` has the array from outside that each variable is a form of, as (its name, its bytes).
+    """
+    total = 0.0
+    for equation in reversed([*_used(jaxpr)]):
+        name, inner = equation.primitive.name, [*_jaxprs(equation.params)]
+        forms = [outside.get(id(each)) for each in equation.invars]
+        if name == "dot_general":
+            read.update(each for each in forms if each)
+        elif name in ("while", "scan"):
+            times = trips if name == "while" else equation.params["length"]
+            total += times * max(moved_bytes(each, 1 if name == "while" else trips, platform) for each in inner)
+        elif inner:
+            if platforms := equation.params.get("branches_platforms"):
+                inner = [inner[next(i for i, some in enumerate(platforms) if some is None or platform in some)]]
+            within = getattr(inner[-1], "jaxpr", inner[-1])
+            given = zip(reversed(within.invars), reversed(forms), strict=False)
+            known = {id(each): form for each, form in given if form}
+            total += _loops_move(within, known, read, trips, platform)
+            results = zip(equation.outvars, within.outvars, strict=False)
+            outside |= {id(each): known[id(own)] for each, own in results if id(own) in known}
+        elif name in _FORMS and forms[0]:
+            outside[id(equation.outvars[0])] = forms[0]
+        elif name == "dynamic_update_slice" and forms[0]:
+            outside[id(equation.outvars[0])] = forms[0][0], _size(equation.invars[0]) / 2
+    return total
+
+
+def _size(variable: Any) -> float:
+    return float(math.prod(variable.aval.shape) * getattr(variable.aval.dtype, "itemsize", 0))
 
 
 def _used(jaxpr: Any) -> Iterator[Any]:

@@ -1,9 +1,10 @@
-"""Limits of TPUs and GPUs (memory, clock), from Google's pages (cloud.google.com/tpu/docs)."""
+"""Limits of TPUs and GPUs, from Google's pages (cloud.google.com/tpu/docs) and NVIDIA's data sheet of the H100."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 from typing import Any
@@ -18,21 +19,24 @@ class Chip:
     Attributes:
       memory: bytes of its memory (HBM).
       clock: cycles a second; None if not known.
+      flops, bandwidth: peak FLOPs a second in bfloat16, and bytes a second between memory and chip; None if not known.
     """
 
     memory: float
     clock: float | None = None
+    flops: float | None = None
+    bandwidth: float | None = None
 
 
 # By JAX's `device_kind`. The clocks of a v3 and a v4 are known. Each other one gives the peak of Google's page with the
 # fewest matrix units, a power of two, that XLA's cycles for a product of 8,192 x 8,192 allow.
 CHIPS = {
-    "TPU v3": Chip(32e9 / 2, 940e6),
-    "TPU v4": Chip(32e9, 1_050e6),
-    "TPU v5 lite": Chip(16e9, 1_503e6),
-    "TPU v5": Chip(95e9, 1_751e6),
-    "TPU v6 lite": Chip(32e9, 1_751e6),
-    "NVIDIA H100 80GB HBM3": Chip(80e9),
+    "TPU v3": Chip(32e9 / 2, 940e6, 123e12 / 2, 900e9 / 2),
+    "TPU v4": Chip(32e9, 1_050e6, 275e12, 1_228e9),
+    "TPU v5 lite": Chip(16e9, 1_503e6, 197e12, 819e9),
+    "TPU v5": Chip(95e9, 1_751e6, 459e12, 2_765e9),
+    "TPU v6 lite": Chip(32e9, 1_751e6, 918e12, 1_640e9),
+    "NVIDIA H100 80GB HBM3": Chip(80e9, None, 989e12, 3_350e9),
 }
 
 EXAMPLES = ("v3:2x2", "v4:2x2x1", "v5e:2x4", "v5p:2x2x1", "v6e:2x4", "h100:8")
@@ -60,6 +64,8 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
+_MOST_CHIPS = 10_000  # a pod has fewer, and libtpu would list them all
+_TPU = re.compile(r"\w+:(?P<sizes>\d+(x\d+)*)")
 _GPU = re.compile(r"h100:(?P<count>[1-9]\d*)")
 _PLUGIN = "pip install --no-deps --target cuda jax-cuda13-plugin jax-cuda13-pjrt, and set PYTHONPATH=cuda"
 
@@ -92,8 +98,10 @@ class Topology:
         """
         if gpu := _GPU.fullmatch(name):
             return _gpus(name, f"1x1x{gpu['count']}")
-        if ":" not in name:  # libtpu would take devices of its own choice for ""
-            raise PadirError("topology", f"a kind and an arrangement, such as {', '.join(EXAMPLES)}", name)
+        tpu = _TPU.fullmatch(name)  # libtpu would take devices of its own choice for ""
+        if tpu is None or not 1 <= math.prod(map(int, tpu["sizes"].split("x"))) <= _MOST_CHIPS:
+            expected = f"a kind and an arrangement of at most {_MOST_CHIPS:,} chips, such as {', '.join(EXAMPLES)}"
+            raise PadirError("topology", expected, name)
         if importlib.util.find_spec("libtpu") is None:
             raise PadirError("compiling for TPUs needs libtpu, which is not installed: pip install 'padir[tpu]'")
         from jax.experimental import topologies

@@ -21,7 +21,6 @@ from padir.interop import stablehlo
 from padir.models.params import in_model_dtype, init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
-from padir.refinement.strategies import Padir
 from padir.text.ids import Ids, round_up
 from padir.training.config import TrainConfig
 from padir.training.step import Programs
@@ -31,21 +30,23 @@ from padir.training.step import Programs
 class Program:
     """A program, and the number of times that it repeats what XLA's analysis counts once.
 
-    XLA counts the body of a loop once. The cost of a whole use is the sum of three parts: the programs in `before`,
-    which run first; the programs in `contains`, whose work comes before the loop; and `trips` times the rest.
+    XLA counts the body of a loop once. A whole use is the programs in `before`, which run first, and this program, with
+    `trips` trips of its outermost `while` loop.
 
     Attributes:
       name: its name in tables, with its shape.
       trace: traces the program, without lowering or compiling it.
       trips: number of times that the body of its outermost `while` loop runs.
-      before, contains: names of other programs.
+      before: names of other programs.
+      same_as: name of an earlier program that differs in `trips` only, so that it need not be compiled again; "" if
+        there is none.
     """
 
     name: str
     trace: Callable[[], jax.stages.Traced]
     trips: int = 1
     before: tuple[str, ...] = ()
-    contains: tuple[str, ...] = ()
+    same_as: str = ""
 
 
 def train_program(config: TrainConfig, ids: Ids, devices: Sequence[Any], source_row_length: int) -> Program:
@@ -125,12 +126,13 @@ def decode_programs(
     programs = _Programs(config, ids, SingleDeviceSharding(device))
     decode = programs.search if config.model.causal else programs.refinement
     of_kind = {"decode": decode, "export": programs.exported}
-    seen = set()
+    seen, names = set(), {}
     for shape in shapes:
         for program in of_kind[kind](shape):
             if program.name not in seen:
                 seen.add(program.name)
-                yield program
+                first = names.setdefault(program.name.removesuffix(f", {shape.steps} passes"), program.name)
+                yield dataclasses.replace(program, same_as="" if first == program.name else first)
 
 
 class _Programs:
@@ -146,7 +148,7 @@ class _Programs:
         stored = jax.eval_shape(lambda: init_params(self.model, 0))
         self.stored = self.place(stored)
         self.params = self.place(jax.eval_shape(functools.partial(in_model_dtype, config.model), stored))
-        strategy = getattr(config.objective, "strategy", None) or Padir()
+        strategy = config.objective.decoded_with(config.model) or config.model.readout.strategy
         corruption = (getattr(config.objective, "corruption", None) or Uniform()).full()
         self.decoding = Decoding(strategy=strategy, canvas=corruption)
 
@@ -191,7 +193,7 @@ class _Programs:
 
         yield encoder
         name = "greedy search" if isinstance(search, Greedy) else "beam search"
-        yield Program(f"{name}, {shape}", trace, shape.tokens, contains=(encoder.name,))
+        yield Program(f"{name}, {shape}", trace, shape.tokens)
 
     def exported(self, shape: DecodeShape) -> Iterator[Program]:
         """The programs of an export, which take float32 parameters, as jax.export calls them."""
@@ -230,7 +232,9 @@ class _Programs:
         return self.ints(shape.batch_size, round_up(length, refine_batch.BUCKET))
 
     def _longest(self, shape: DecodeShape) -> int:
-        return round_up(shape.tokens, refine_batch.BUCKET)
+        """The width of a translation's canvas, which is an alignment in a CTC model."""
+        canvas = self.config.model.readout.room(shape.tokens)
+        return round_up(shape.tokens if canvas is None else canvas, refine_batch.BUCKET)
 
     def _rows(self, shape: DecodeShape) -> tuple[int, int]:
         return shape.batch_size, shape.hypotheses

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # Operations that can take long and for which XLA gives no cycles.
 _WITHOUT_ESTIMATE = (*COLLECTIVES, "sort", "gather", "scatter", "custom-call", "convolution", "dot", "fft")
+_WITHOUT_BUFFER = ("parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "copy-done")
 _BITS = {"pred": 8, "bf16": 16, "c64": 64, "c128": 128, "token": 0}
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 _INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[a-z][\w-]*)\(")
@@ -95,6 +96,19 @@ class ProgramText:
                 own = each.sizes[len(each.sizes) // 2 :] if pairs else each.sizes
                 found[name] = found.get(name, 0.0) + times * math.fsum(own)
         return found
+
+    def largest_buffers(self, count: int) -> list[tuple[float, str]]:
+        """(bytes, operation) of the largest results in memory; values inside fusions and on the chip are not there."""
+        fused = {each.called("calls") for own in self._computations.values() for each in own if each.kind == "fusion"}
+        written = (each for name, own in self._computations.items() if name not in fused for each in own)
+        found: dict[str, float] = {}
+        for each in written:
+            on_chip = "S(1)" in each.line.partition(f" {each.kind}(")[0]
+            if each.sizes and each.kind not in _WITHOUT_BUFFER and not on_chip:
+                name = (re.search(r'op_name="([^"]*)"', each.line) or ["", each.kind])[1]
+                found[name] = max(found.get(name, 0.0), *each.sizes)
+        largest = sorted(((size, name) for name, size in found.items()), key=lambda each: each[0], reverse=True)
+        return largest[:count]
 
     def _uses(self, name: str, times: float, trips: int) -> Iterator[tuple[_Instruction, float]]:
         """Every instruction of a computation, called computations included, and the number of times that it runs."""

@@ -1,27 +1,21 @@
 """What is read from XLA's analyses, on this machine's own devices: no other compiler is needed."""
 
 import dataclasses
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
-from support.workers import environment_with
 
-from padir.measuring.compilation.costs import Compiled, analyse
+from padir.measuring.compilation.costs import Compiled, analyse, moved_bytes
 from padir.measuring.compilation.devices import Chip, Topology
 from padir.measuring.compilation.program_list import DecodeShape, Program, decode_programs
-from padir.measuring.compilation.program_text import ProgramText
+from padir.measuring.compilation.program_text import Cycles, ProgramText
 from padir.models.config import ModelConfig
 from padir.text.ids import Ids
 from padir.training import Causal, TrainConfig
 
 IDS = Ids(500)
 SMALL = ModelConfig(width=64, heads=2, head_dim=32, mlp=128, encoder_layers=1, decoder_layers=1, max_length=64)
-TESTS = Path(__file__).parents[2]
 CAUSAL = TrainConfig(dataclasses.replace(SMALL, causal=True), Causal())
 
 
@@ -39,8 +33,9 @@ def test_every_pass_and_the_encoder_count():
     encoder, two, four = compiled(TrainConfig(SMALL), DecodeShape(30, steps=2), DecodeShape(30, steps=4))
     a_pass = (four.flops - two.flops) / 2
     assert a_pass > 0.3 * encoder.flops
-    assert two.flops == pytest.approx(encoder.flops + 2 * a_pass)
+    assert two.flops == pytest.approx(encoder.flops + 2 * a_pass, rel=0.06)  # some work comes before the passes
     assert two.matrix_flops == pytest.approx(two.flops, rel=0.25)
+    assert two.arguments == four.arguments and four.moved < 2 * two.moved  # compiled once, and the encoder runs once
 
 
 def test_search_encodes_once_and_writes_token_by_token():
@@ -81,6 +76,50 @@ def test_a_loop_costs_as_much_as_an_unrolled_program():
     ]
     for each in analyse(programs):
         assert each.flops == pytest.approx(5 * 2 * 64**3, rel=0.01), each.name
+
+
+def test_products_read_weights_in_each_trip_and_half_a_cache():
+    """Of 3 trips, each reads the weights of the loop, and half of the cache that it writes into."""
+
+    def written(weight, kernel, cache, x):
+        def body(i, state):
+            x, cache = state
+            cache = jax.lax.dynamic_update_slice(cache, (x @ weight.astype(jnp.float32))[None], (i, 0))
+            return (cache.T @ cache)[0], cache
+
+        return jax.lax.fori_loop(0, 3, body, (x @ kernel, cache))
+
+    arrays = jnp.ones((8, 8), jnp.bfloat16), jnp.ones((8, 8)), jnp.ones((3, 8)), jnp.ones(8)
+    weight, kernel, cache, x = (each.nbytes for each in arrays)
+    assert moved_bytes(jax.make_jaxpr(written)(*arrays)) == kernel + x + 3 * (weight + x + cache / 2)
+
+
+def test_a_translator_s_programs_must_read_their_weights():
+    """Two more passes read the decoder's weights twice more, and the table of embeddings, which is the projection."""
+    _, two, four = compiled(TrainConfig(SMALL), DecodeShape(30, steps=2), DecodeShape(30, steps=4))
+    table, square, mlp = 4 * 64 * IDS.num_embeddings, 4 * 64 * 64, 4 * 64 * 128
+    keys_values = 2 * 4 * 32 * 64
+    layer = (4 + 2 + 2) * square + 2 * mlp  # self, positional and cross-attention, whose other kernels no pass needs
+    assert (four.moved - two.moved) / 2 == table + layer + keys_values
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_shares_of_the_peak_and_of_the_bound_are_of_one_device(devices):
+    """4 s are estimated: 1 s of FLOPs, or 2 s of bytes, for each device."""
+    found = Compiled(
+        "x", 1.0, devices=devices, matrix_flops=10.0 * devices, moved=6.0 * devices, cycles=Cycles(8.0, {})
+    )
+    chip = Chip(1.0, clock=2.0, flops=10.0, bandwidth=3.0)
+    assert (found.utilisation(chip), found.bound(chip)) == (0.25, 2.0)
+    assert found.bound(dataclasses.replace(chip, flops=3.0)) == pytest.approx(10 / 3)
+    for unknown in (None, Chip(1.0), Chip(1.0, clock=2.0)):
+        assert found.utilisation(unknown) is found.bound(unknown) is None
+
+
+def test_a_bound_is_not_above_the_estimate():
+    """A program may keep on the chip what the bound says that it must read."""
+    found = Compiled("x", 1.0, matrix_flops=1.0, moved=10.0, cycles=Cycles(1.0, {}))
+    assert found.bound(Chip(1.0, clock=1.0, flops=1.0, bandwidth=1.0)) is None
 
 
 def test_too_little_memory_is_a_finding():
@@ -134,48 +173,6 @@ ENTRY %main (p: f32[4]) -> f32[4] {{
 }}"""
     )
     assert text.collective_bytes(3) == {"all-reduce": 8.0 + 16.0 * expected}
-
-
-@pytest.mark.slow
-def test_devices_share_the_work_and_the_state(tmp_path):
-    """Eight devices, which the CPU pretends to be: no kind of sharding leaves all of it to each of them."""
-    settings = ["--gin.ModelConfig.width=64", "--gin.ModelConfig.mlp=256", "--gin.Batching.rows=16"]
-    kinds = {
-        "data": [],
-        "fsdp": ["--gin.train.sharding=@Sharding()", "--gin.Sharding.shard_parameters=True"],
-        "tensor": ["--gin.train.sharding=@Sharding()", "--gin.Sharding.model_parallel=4"],
-    }
-
-    def of(devices, kind):
-        output = tmp_path / "figures.json"
-        command = ["compile", "--topology", "here", "--gin_file=configs/run/toy_cpu.gin", "--what", "train"]
-        command += ["--set", "vocab_size=2400", "--json", str(output), *settings, *kinds[kind]]
-        environment = environment_with(devices)
-        subprocess.run([sys.executable, "-m", "padir", *command], env=environment, check=True, capture_output=True)
-        (row,) = json.loads(output.read_text())["programs"]
-        return row
-
-    one = of(1, "data")
-    assert not one["collectives"]
-    for kind in kinds:
-        eight = of(8, kind)
-        assert one["flops"] / 8 <= eight["flops"] < 1.5 * one["flops"] / 8, kind
-        assert eight["temporaries"] < 0.5 * one["temporaries"], kind
-        assert (eight["arguments"] < 0.5 * one["arguments"]) == (kind != "data"), kind
-        assert "all-reduce" in eight["collectives"] or "reduce-scatter" in eight["collectives"], kind
-
-
-@pytest.mark.slow
-def test_no_device_does_the_work_or_holds_the_state_of_all(tmp_path):
-    """Every large array of the state must be split as its sharding says, after a step has run, and so must the work."""
-    command = [sys.executable, "-m", "support.sharded_steps", str(tmp_path / "figures.json")]
-    subprocess.run(command, env=environment_with(8), cwd=TESTS, check=True, capture_output=True)
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    one = figures.pop("one")
-    for kind, ways in {"data": 1, "fsdp": 8, "tensor": 8, "2x4": 8}.items():
-        assert one["flops"] / 8 <= figures[kind]["flops"] < 2 * one["flops"] / 8, kind
-        whole = {name for name, (size, part) in figures[kind]["held"].items() if size >= 1_000 and part * ways > size}
-        assert not whole, kind
 
 
 def test_this_machine_is_a_topology_without_a_known_chip():

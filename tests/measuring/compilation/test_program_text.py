@@ -67,6 +67,14 @@ def test_collectives_count_their_results_alone():
         assert ProgramText(text).collective_bytes() == {kind: 32.0}
 
 
+def test_the_largest_buffers_are_no_values_inside_fusions():
+    """Nor arguments, tuples, or what lies on the chip, and the largest array of a result counts."""
+    text = TEXT.replace("%copy.2 = f32[8]{0}", "%copy.2 = f32[9000]{0:T(8,128)S(1)}")
+    text = text.replace("all-reduce(%conditional.1)", 'all-reduce(%conditional.1), metadata={op_name="jit(f)/sum"}')
+    small = [(32.0, "sort"), (32.0, "copy"), (32.0, "jit(f)/sum")]
+    assert ProgramText(text).largest_buffers(4) == [(8 * 300 * 4.0, "fusion"), *small]
+
+
 def test_a_backend_that_notes_no_cycles():
     assert ProgramText("ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %a = f32[2]{0} add(%x, %x)\n}").cycles() is None
 
