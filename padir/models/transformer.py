@@ -295,7 +295,7 @@ class Transformer(nn.Module):
 
     def belief(self, logits_BLV: Float[Array, "R L V"]) -> Float[Array, "R L D"]:
         """The mean token embedding under each position's distribution, for the next pass; it passes on no gradient."""
-        return self.token_embedder.mean(nn.softmax(stop_gradient(logits_BLV)))
+        return stop_gradient(self.token_embedder.mean(nn.softmax(logits_BLV)))
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
         """The rejecter's logit of keeping each token that it judges (`ModelConfig.rejecter_judges`), or None."""

@@ -49,6 +49,11 @@ class TestModel:
         model, params = one_layer_model()
         assert decoded(model, params).belief_BLD is None and "belief_projection" not in params
 
+    def test_no_gradient_flows_through_a_belief(self):
+        model, params = believer()
+        gradient = jax.grad(lambda params: decoded(model, params).belief_BLD.sum())(params)
+        assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+
     def test_the_logits_are_computed_once(self, monkeypatch):
         """A search block by block would project all states a second time."""
         monkeypatch.setattr(transformer, "MOST_LOGITS", 0)
