@@ -41,7 +41,7 @@ def cross_attention(
     """The mean cross-attention over the heads of the last decoder layer, when the model reads translations.
 
     Args:
-      tokens_BL: one translation for each source, with EOS, then padding; for a CTC model, the canvas.
+      tokens_BL: one translation for each source, with EOS, then padding; or the canvas, if it holds more.
       cross_kv, source_segment_BS: as in `Transformer.decode`.
     """
     method = "target_states" if model.config.causal else "draft_states"

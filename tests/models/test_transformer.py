@@ -26,13 +26,15 @@ def forward(model, params, batch, num_segments=1, packed=False):
         variables, batch.source_BS, batch.source_segment_BS, num_segments=num_segments, method="encode"
     )
     cross_kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
+    position_BL = positions_in_segment(batch.target_segment_BL) if packed else None
+    length = batch.target_BL.shape[1]
     output = model.apply(
         variables,
         batch.target_BL,
         batch.target_segment_BL,
         cross_kv,
         encoded.segment_BS,
-        position_BL=positions_in_segment(batch.target_segment_BL) if packed else None,
+        positional=model.apply(variables, length, position_BL, method="positional"),
         method="decode",
     )
     return output.logits_BLV, encoded

@@ -128,7 +128,7 @@ class TestAnswers:
             "Refusal",
         }
         fields = schemas["Request"]["properties"]
-        assert [*fields] == ["text", "split", "num_steps", "top_k", "n_best", "trace", "mode", "strategy"]
+        assert [*fields] == ["text", "split", "keep", "num_steps", "top_k", "n_best", "trace", "mode", "strategy"]
         assert fields["mode"]["enum"] == ["refine"] and "padir" in json.dumps(fields["strategy"])
         assert {*document["paths"]["/translate"]["post"]["responses"]} == {"200", *map(str, REFUSALS)}
         health = msgspec.json.decode(client.get("/health").content, type=Health)

@@ -187,7 +187,8 @@ def model_flops(
 
     A multiplication and an addition count as two. Recomputed values, softmax, norms, the optimizer and the length head
     do not count. The encoder runs once, the decoder once for each stage. The cross-attention's keys and values are
-    computed once for all stages. A stage of weight "none" has no backward pass.
+    computed once for all stages, the positional attention's queries and keys also for all rows. A stage of weight
+    "none" has no backward pass.
 
     Args:
       rows, source, target: B, S and L of the batch, padding included.
@@ -199,10 +200,13 @@ def model_flops(
     encoder = c.encoder_layers * (source * (attention + mlp) + 2 * source * source * inner)
     memory = c.decoder_layers * source * 2 * c.width * inner  # keys and values of the memory
     own = 1 + c.positional_attention
-    layer = target * (own * attention + 2 * c.width * inner + mlp) + 2 * inner * target * (own * target + source)
+    places = c.positional_attention * c.decoder_layers * min(target, c.max_length)
+    position = places * 2 * c.width * inner  # queries and keys of positional attention
+    projections = attention + c.positional_attention * 2 * c.width * inner
+    layer = target * (projections + 2 * c.width * inner + mlp) + 2 * inner * target * (own * target + source)
     decoder = c.decoder_layers * layer + target * c.width * vocabulary
     passes = sum(1 if weight == "none" else 3 for weight in stages)
-    return 2.0 * rows * (3 * (encoder + memory) + passes * decoder)
+    return 2.0 * (3 * position + rows * (3 * (encoder + memory) + passes * decoder))
 
 
 def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:

@@ -232,7 +232,7 @@ class _Programs:
         return self.ints(shape.batch_size, round_up(length, refine_batch.BUCKET))
 
     def _longest(self, shape: DecodeShape) -> int:
-        """The width of a translation's canvas, which is an alignment in a CTC model."""
+        """The width of a translation's canvas, which the readout decides."""
         canvas = self.config.model.readout.room(shape.tokens)
         return round_up(shape.tokens if canvas is None else canvas, refine_batch.BUCKET)
 

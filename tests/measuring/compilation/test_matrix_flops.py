@@ -77,10 +77,11 @@ def test_a_training_step_has_the_flops_of_its_sizes(model, objective):
 
 
 def test_the_parts_of_a_batch_have_the_flops_of_the_whole():
+    """But each part computes the queries and keys of positional attention."""
     small = ModelConfig(width=64, heads=2, head_dim=32, mlp=128, encoder_layers=1, decoder_layers=1, max_length=32)
     traced = functools.partial(train_program, ids=Ids(500), devices=jax.devices(), source_row_length=32)
     one, four = (
         matrix_flops(traced(TrainConfig(small, batching=Batching(rows=8, row_length=32, parts=parts))).trace().jaxpr)
         for parts in (1, 4)
     )
-    assert one == pytest.approx(four, rel=0.01)
+    assert one < four < 1.02 * one

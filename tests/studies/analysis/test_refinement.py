@@ -234,7 +234,7 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["schedule", "--set", "passes=4,33"], "passes must be in [1, 32], got 33"),
         (["schedule", "--set", "strategies=padir"], "strategies applies only to refinement, oracle"),
         (["oracle", "--num_steps", "2"], "num_steps applies only to attention, dependency, refinement"),
-        (["dependency", "--set", "ising=false"], "ising applies only to oracle: leave it out of dependency"),
+        (["dependency", "--set", "targets=2"], "targets applies only to oracle: leave it out of dependency"),
         (["attention", "--draws", "5"], "draws applies only to refinement"),
     ],
 )
