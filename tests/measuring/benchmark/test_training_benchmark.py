@@ -42,10 +42,8 @@ def test_model_flops_are_those_of_the_forward_pass_three_times(sizes):
 
     length_head = 0 if config.causal else 2 * 3 * config.width * config.max_length
     shared = matrix_flops(jax.make_jaxpr(forward)(params)) - length_head
-    if config.positional_attention:  # one row's positions serve all, which a packed row's do not
-        inner = config.heads * config.head_dim
-        row = 2 * 2 * 7 * config.width * inner + 2 * 7 * 7 * inner  # queries, keys, and their logits
-        shared += 2 * config.decoder_layers * row
+    if config.positional_attention:  # one row's logits serve all, which a packed row's do not
+        shared += 2 * config.decoder_layers * 2 * 7 * 7 * config.heads * config.head_dim
     assert training_speed.model_flops(config, 400, 3, 10, 7, stages=("all",)) == 3 * shared
 
 
