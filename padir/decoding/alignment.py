@@ -77,6 +77,7 @@ class Aligner:
     def _attention_BLS(self) -> np.ndarray:
         cross_kv, segment_BS = self.memory()
         longest = padded_length(max(len(each.tokens) for each in self.read))
+        longest = min(longest, self.loaded.card.config.max_length)
         tokens_BL = pad_rows([[*each.tokens] for each in self.read], longest, segment_BS.shape[0])
         with self.loaded.on_devices():
             inputs = self.loaded.place(tokens_BL), cross_kv, segment_BS

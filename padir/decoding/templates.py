@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 import re
 from collections.abc import Sequence
 
@@ -102,12 +103,28 @@ def _encoded(text: str, tokenizer: Tokenizer, follows: bool) -> list[int]:
 
 
 def _shares(total: int, parts: int) -> list[tuple[int, ...]]:
-    """Ways to share out a total among parts of at least 1, at even distances if there are many."""
+    """Ways to share out a total among parts of at least 1, at even distances if there are many.
+
+    >>> _shares(9, 2)
+    [(1, 8), (2, 7), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 1)]
+    """
     if parts == 0:
         return [()]
-    cuts = [*itertools.islice(itertools.combinations(range(1, total), parts - 1), 10_000)]
-    some = cuts[:: -(-len(cuts) // _MOST_SPLITS)]
-    return [tuple(b - a for a, b in itertools.pairwise((0, *cut, total))) for cut in some]
+    ways = math.comb(total - 1, parts - 1)
+    return [_share(total, parts, number) for number in range(0, ways, -(-ways // _MOST_SPLITS))]
+
+
+def _share(total: int, parts: int, number: int) -> tuple[int, ...]:
+    """The way of a number among all ways to share out a total, in the order of the first part, then the second."""
+    shares = []
+    for left in range(parts - 1, 0, -1):  # parts after this one
+        share = 1
+        while number >= (ways := math.comb(total - share - 1, left - 1)):
+            number -= ways
+            share += 1
+        shares.append(share)
+        total -= share
+    return (*shares, total)
 
 
 def templates_of(template: str | Sequence[str | Template], count: int, tokenizer: Tokenizer) -> list[Template]:

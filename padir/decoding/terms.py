@@ -4,7 +4,10 @@
 2. Else each missing term is placed by word alignment, in place of the words that translate its source words.
 3. A refining model translates the sentence again around the terms, which its canvas holds (`Template`). A model that
    writes from left to right continues after the first missing term.
+   A sentence with spans of `Decoding.keep` is not translated again, because the model reads marks in their places.
 4. A term that is missing even then replaces its aligned words in the text.
+
+Terms do not apply inside the spans of `Decoding.keep`, which stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import Edit, edited, units
-from padir.text.spans import find
+from padir.text.spans import find, replaced
 
 Terms = Mapping[str, str]
 _ROUNDS = 3  # of a model that writes from left to right, which holds one missing term more in each
@@ -48,8 +51,10 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
     return terms
 
 
-def terms_of(terms: Terms | Sequence[Terms], count: int) -> list[Terms]:
-    """The terms of each text, given for each or for all; refuses terms without words on either side."""
+def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Terms]:
+    """The terms of each text, given for each or for all; refuses sides without words or of several lines."""
+    if n_best:
+        raise PadirError("n_best lists candidates without the terms: leave n_best or the terms out")
     every = [terms] if isinstance(terms, Mapping) else [*terms]
     for each in every:
         if not isinstance(each, Mapping):
@@ -57,6 +62,8 @@ def terms_of(terms: Terms | Sequence[Terms], count: int) -> list[Terms]:
         for source, target in each.items():
             if not all(isinstance(side, str) and side.strip() for side in (source, target)):
                 raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
+            if source.splitlines() != [source] or target.splitlines() != [target]:
+                raise PadirError("terms", "words of one line", {source: target}, "leave line breaks out")
     if isinstance(terms, Mapping):
         return [terms] * count
     if len(every) != count:
@@ -103,19 +110,21 @@ def hold_terms(
     """
     made = [*results]
     refines = translator.refines(decoding)
+    _, marked = translator.loaded.marked(texts, decoding.keep)
     if refines:  # the length is known, so that there is one candidate
         decoding = dataclasses.replace(decoding, top_k=1, adjacent=False, n_best=0, rerank="own", brevity=1.0)
     for _ in range(1 if refines else _ROUNDS):
         edits = _edits(translator, texts, made, terms, decoding.keep)
         if not edits:
             return made
-        templates = [_around(translator, made[i].text, own, refines) for i, own in edits.items()]
-        fits = [template.least <= translator.card.config.max_length for template in templates]
-        some = [i for i, fit in zip(edits, fits, strict=True) if fit]
-        chosen = [template for template, fit in zip(templates, fits, strict=True) if fit]
-        lengths = [template.least for template in chosen] if refines else None
-        again = translator.translate([texts[i] for i in some], decoding, template=chosen, target_lengths=lengths, **how)
-        for i, result in zip(some, again, strict=True):
+        templates = {
+            i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None
+        }
+        chosen = {i: own for i, own in templates.items() if own.least <= translator.card.config.max_length}
+        if not chosen:
+            break
+        again = translator.translate([texts[i] for i in chosen], decoding, template=[*chosen.values()], **how)
+        for i, result in zip(chosen, again, strict=True):
             made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
     for i, own in _edits(translator, texts, made, terms, decoding.keep).items():
         made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own))
@@ -130,10 +139,19 @@ def _edits(
     keep: Sequence[str],
 ) -> dict[int, list[Edit]]:
     """The words of each translation that missing terms replace; translations that miss none are left out."""
-    absent = {i: missing(terms[i], text, results[i].text) for i, text in enumerate(texts)}
+    absent = {
+        i: missing(terms[i], _without_spans(text, keep), _without_spans(results[i].text, keep))
+        for i, text in enumerate(texts)
+    }
     absent = {i: own for i, own in absent.items() if own}
     links = translator.align([texts[i] for i in absent], [results[i].text for i in absent], cut=units)
     return {i: _replaced(texts[i], results[i].text, absent[i], own, keep) for i, own in zip(absent, links, strict=True)}
+
+
+def _without_spans(text: str, keep: Sequence[str]) -> str:
+    """The text with spaces in place of the characters of its spans."""
+    spans = find(text, keep)
+    return replaced(text, spans, [" " * (span.end - span.begin) for span in spans])
 
 
 def _replaced(

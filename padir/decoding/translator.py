@@ -150,16 +150,14 @@ class Translator:
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
-        if None not in (template, terms):
-            raise PadirError("a template and terms exclude each other: leave one of them out")
+        given = {"a template": template, "terms": terms, "target_lengths": target_lengths}
+        if len(names := [name for name, value in given.items() if value is not None]) > 1:
+            raise PadirError(f"{' and '.join(names)} exclude each other: leave one of them out")
         texts = checks.strings("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
-        if terms is not None:
-            terms = terms_of(terms, len(texts))
-            decoding = able(decoding, (), self.card.config)
-        templates: list[Template] = []
-        if template is not None:
-            templates = templates_of(template, len(texts), self.tokenizer)
+        terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
+        templates = [] if template is None else templates_of(template, len(texts), self.tokenizer)
+        if template is not None or terms is not None:
             decoding = able(decoding, templates, self.card.config)
         pipeline = self.pipeline(decoding, trace=trace)
         if target_lengths is not None:
@@ -167,6 +165,9 @@ class Translator:
             self._check_lengths(texts, target_lengths, decoding)
         check_n_best(decoding.n_best, decoding.draws * (decoding.top_k if target_lengths is None else 1))
         sources, marked = self.loaded.marked(texts, decoding.keep)
+        if templates and (spans := next(filter(None, marked), None)):
+            what = "a template cannot hold words beside the spans of keep"
+            raise PadirError(what, got=spans.original, remedy="leave keep or the template out")
         tokens, truncated = self.loaded.source_tokens(sources, truncate)
         results = [untranslated(text, own) for text, own in zip(texts, marked, strict=True)]
         shared: Any = {"target_lengths": target_lengths, "marked": marked, "templates": templates}

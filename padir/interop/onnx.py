@@ -108,6 +108,9 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses what the programs or the loop do not have."""
     config, rerank, decoding = translator.card.config, decoding.rerank, translator.resolved(decoding)
     decoding = dataclasses.replace(decoding, rerank=rerank)
+    for name in ("n_best", "keep"):
+        if getattr(decoding, name):
+            raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     has = {
         "the mode refine": decoding.mode == "refine",
         'the length head "token" with length_unit=1': config.length_head == "token" and config.length_unit == 1,

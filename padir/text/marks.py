@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from padir.text.spans import MARKS, OWN, find, replaced
+from padir.text.spans import MARKS, OWN, TAG, find, replaced
 
 _LETTERS = "XZQYVWKJ"
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 _SHORT = re.compile(r"\d{1,2}")
 _MORE, _MORE_BEFORE = re.compile(r"(?:[.,:/-]?\d)*"), re.compile(r"(?:\d[.,:/-]?)*$")
-_TAG = re.compile(r"<(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
+_TAG = re.compile(TAG)
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Chinese and Japanese characters
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 
@@ -73,6 +73,7 @@ class Marked:
     def finished(self, text: str, links: Links | None) -> str:
         """A translation with every span exactly once; further copies of a mark are left out.
 
+        A number that is its own mark keeps its further copies, which may translate other words.
         If `links` is None, spans whose mark is lost are left out, too.
         """
         found = self._occurrences(text)
@@ -84,7 +85,7 @@ class Marked:
         edits = []
         for k, own in enumerate(found):
             for number, (begin, end) in enumerate(own):
-                stays = number == 0 and k not in missing
+                stays = k not in missing and (number == 0 or self.marks[k] == self.spans[k])
                 edits.append(Edit(begin, end, self.spans[k] if stays else ""))
         if missing and links:
             edits += self._placed(text, sorted(missing), links(), edits)

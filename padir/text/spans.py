@@ -22,10 +22,16 @@ MARKS = tuple(chr(0xE000 + number) for number in range(NUM_PLACEHOLDERS))
 
 _LATIN = "A-Za-zÀ-ÖØ-öø-ɏ"
 _UNITS = "°[CF]|°|%|€|[kKMGT]B|[kcm]m|[km]g|ml|[kMG]?Hz|[kM]W"
+# A tag, with its slash, name and final slash as groups. Attributes hold a "=", or are one word alone: `a<b und c>d` has
+# no tag. Quoted values may hold a ">". The quantifier *+ gives nothing back, so that no text takes long.
+TAG = (
+    r"<(/?)([A-Za-z][\w:.-]*)"
+    r"(?:\s(?=[^<>]*=|[a-z]+\s*/?>)(?:=\s*\"[^\"<]*\"|=\s*'[^'<]*'|/(?!>)|[^<>/])*+)?\s*(/?)>"
+)
 # Spans of earlier kinds win over overlapping spans of later kinds.
 KINDS = {
     # markup and entities, and the variables of programs' messages
-    "tags": r"</?[A-Za-z][^<>]*>|<!--.*?-->"
+    "tags": rf"{TAG}|<!--.*?-->"
     r"|&\#?\w+;|%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{[\w.:-]*\}",
     "urls": r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\"'.,;:!?)\]]|www\.[\w-]+\.[^\s<>\"]*[^\s<>\"'.,;:!?)\]]"
     r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
@@ -72,14 +78,18 @@ def check_kinds(keep: Iterable[str]) -> None:
 
 
 def find(text: str, kinds: Sequence[str]) -> list[Found]:
-    """The spans of the kinds and patterns in a text, in order; earlier kinds win over later ones.
+    """The spans of the kinds and patterns in a text, in order.
+
+    Where spans overlap, earlier kinds of `KINDS` win over later ones, and all of them over patterns. Of patterns, the
+    first wins.
 
     >>> text = "Siehe <b>www.example.org/5</b>, 20 km."
     >>> [text[begin:end] for begin, end, _ in find(text, ["tags", "urls", "numbers"])]
     ['<b>', 'www.example.org/5', '</b>', '20 km']
     """
     found: list[Found] = []
-    for kind in kinds:
+    order = {kind: place for place, kind in enumerate((OWN, *KINDS))}
+    for kind in sorted(kinds, key=lambda kind: order.get(kind, len(order))):
         for match in _compiled(kind).finditer(text):
             begin, end = match.span()
             if begin < end and all(end <= other.begin or other.end <= begin for other in found):

@@ -52,6 +52,12 @@ def test_a_translation_has_links_on_request(tokenizer):
     assert {source for source, _ in asked[0].alignment} <= {0, 1}
 
 
+def test_the_longest_translation_has_links(tokenizer):
+    """Rows are multiples of 8, but not longer than the model takes."""
+    (links,) = random_translator(tokenizer, max_length=20).align(["eins zwei"], ["one " * 18])
+    assert links[-1][1] == 17
+
+
 def test_the_command_writes_links(tmp_path, capsys):
     assert main(["translate", "--align", "--jsonl", "Tom hat drei Hunde."]) == 0
     row = json.loads(capsys.readouterr().out)

@@ -32,6 +32,8 @@ def test_rows_share_out_the_positions():
     assert (template.least, template.length(3), template.length(9)) == (7, 7, 9)
     assert template.rows(8) == [[0, 7, 0, 0, 8, 0, 0, 0], [0, 0, 7, 0, 0, 8, 0, 0]]
     assert len(template.rows(60)) <= 8 and len({sum(map(bool, row)) for row in template.rows(60)}) == 1
+    first_gaps = [row.index(7) for row in Template((0, (7,), 0, (8,), 0, (9,), 0)).rows(100)]
+    assert len(first_gaps) == 8 and first_gaps[0] == 1 and first_gaps[-1] > 40  # not the first of 129,766 ways
     assert Template(((7,), 2)).length(9) == 4 and Template(((7,), 2)).rows(4) == [[7, 0, 0, 0]]
     assert Template(((7,), 0)).prefix == (7,) and Template((0, (7,))).prefix is None
 
@@ -93,6 +95,19 @@ def test_a_mode_that_cannot_hold_the_words_gives_way(tokenizer, caplog):
         assert result.text.endswith("one") and "in the mode 'refine', because 'causal'" in caplog.text
         (result,) = translator.translate(TEXTS[:1], template="one ___", mode="verify")
     assert result.text.startswith("one") and "in the mode 'refine', because 'verify'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_lengths": [4, 4]}, "a template and target_lengths exclude each other: leave one of them out"),
+        ({"keep": "vier"}, "cannot hold words beside the spans of keep, got 'drei vier fünf sechs': leave keep or the"),
+    ],
+)
+def test_what_a_template_excludes_is_refused(tokenizer, options, message):
+    with pytest.raises(PadirError) as error:
+        random_translator(tokenizer).translate(TEXTS, template="one ___", **options)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 from support.tiny_model import random_translator, same
 
+from padir import Translator
 from padir.decoding.terms import _replaced, missing, read_terms
 from padir.errors import PadirError
 from padir.text.marks import edited
@@ -47,6 +48,19 @@ def test_terms_and_spans_stand_together(tokenizer):
     assert all(result.text.count(each) == 1 for each in ("<b>", "</b>", "www.x.org")) and "seven" in result.text
 
 
+@pytest.mark.parametrize("model", ["de_en", "de_en_ar"])
+def test_a_model_reads_no_spans_when_it_places_terms(model):
+    source = 'Klicken Sie <a href="https://www.example.org/Seite/5">hier</a>, um den Vertrag zu lesen.'
+    keep, terms = ("tags", "urls"), {"Vertrag": "covenant", "Seite": "page"}
+    translator = Translator.load(model)
+    (plain,) = translator.translate([source], keep=keep)
+    (result,) = translator.translate([source], keep=keep, terms=terms)
+    for span in ('<a href="https://www.example.org/Seite/5">', "</a>", "example", "covenant"):
+        assert result.text.count(span) == 1
+    assert "page" not in result.text  # a word of an address is no term
+    assert result.passes == plain.passes  # the sentence is not translated again
+
+
 def test_a_file_of_terms(tmp_path):
     (tmp_path / "terms.tsv").write_text("Vertrag\tagreement\n\n das Haus \t the home\n")
     assert read_terms(tmp_path / "terms.tsv") == {"Vertrag": "agreement", "das Haus": "the home"}
@@ -61,6 +75,12 @@ def test_what_cannot_be_held_is_refused(tokenizer):
     translator = random_translator(tokenizer)
     with pytest.raises(PadirError, match="terms must be words on both sides"):
         translator.translate(TEXTS, terms={"eins": ""})
+    with pytest.raises(PadirError, match="terms must be words of one line"):
+        translator.translate(TEXTS, terms={"eins": "one\ntwo"})
+    with pytest.raises(PadirError, match="n_best lists candidates without the terms"):
+        translator.translate(TEXTS, terms=TERMS, n_best=2, top_k=2)
+    with pytest.raises(PadirError, match="terms and target_lengths exclude each other"):
+        translator.translate(TEXTS, terms=TERMS, target_lengths=[3] * 6)
     with pytest.raises(PadirError, match="6 texts need 6 mappings of terms or one, got 1"):
         translator.translate(TEXTS, terms=[TERMS])
     with pytest.raises(PadirError, match="a template and terms exclude each other"):

@@ -174,6 +174,8 @@ def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
         ({}, {"rerank": "mbr", "top_k": 2}, "needs the rule own or causal"),
+        ({}, {"keep": "tags"}, "keep cannot be exported"),
+        ({}, {"n_best": 1}, "n_best cannot be exported"),
     ],
 )
 def test_refuses_what_the_loop_lacks(tokenizer, tmp_path, sizes, options, message):

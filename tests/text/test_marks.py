@@ -63,6 +63,7 @@ def test_copies_are_left_out_and_lost_words_placed():
     assert finished(source, "See Hex today", "Hex=X") == "See www.x.org today"  # in place of what translates the mark
     assert finished(source, "See today.", "See=Siehe today=heute") == "See www.x.org today."
     assert finished(source, "") == "www.x.org"
+    assert finished("Um 7 kommen sieben", "At 7, 7 come") == "At 7, 7 come"  # the second is a translation
     assert finished("Nimm 17 mit", "Take 17,17,1 along", "17=17") == "Take 17 along"
 
 
@@ -75,6 +76,7 @@ def test_copies_are_left_out_and_lost_words_placed():
         ("Wo<br>ist <hr> es", "Where is it", "Where=Wo is=ist it=es", "Where<br> is <hr>it"),
         ("Lies <b></b> das", "Read it", "Read=Lies it=das", "Read <b></b>it"),
         ("Lies <b>das</b>", "Read", "Read=Lies", "Read<b></b>"),
+        ('Eine <a n="x>y">Rose</a>', "A rose", "rose=Rose", 'A <a n="x>y">rose</a>'),
         ("a <b>b</b> c <b>d</b>", "d b", "b=b d=d", "<b>d</b> <b>b</b>"),
     ],
 )  # fmt: skip

@@ -14,6 +14,8 @@ def spans(text, *kinds):
     ("kind", "text", "expected"),
     [
         ("tags", 'a <a href="x.html">b</a><br/> &nbsp;c <!-- d --> 3 < 4 > 2', 'a href="x.html"|/a|br/|!-- d --'),
+        ("tags", "a<b und c>d <i\tk=v> <input disabled> <p q='1>", "i\tk=v|input disabled|p q='1"),
+        ("tags", """<a t="x>y" b='>' c> <x y = "/>"/>""", """a t="x>y" b='>' c|x y = "/>"/"""),
         ("tags", "Datei %s: %(count)d von {0} in ${HOME}, %1, 50 % der", "%s|%(count)d|{0}|${HOME}|%1"),
         ("urls", "Siehe https://a.example/b?c=1, (http://x.org/y) www.z.de.", "https://a.example/b?c=1|http://x.org/y|www.z.de"),
         ("urls", "Mail an max.m+x@mail.example.org!", "max.m+x@mail.example.org"),
@@ -30,6 +32,7 @@ def test_each_kind_finds_its_spans(kind, text, expected):
 def test_earlier_kinds_win():
     text = '<a href="https://a.example/5">5</a>'
     assert spans(text, "tags", "urls", "numbers") == ['<a href="https://a.example/5">', "5", "</a>"]
+    assert spans(text, "5", "numbers", "urls", "tags") == ['<a href="https://a.example/5">', "5", "</a>"]
     assert spans("Tom Sawyer 5", "Tom Sawyer", "Tom", r"\d") == ["Tom Sawyer", "5"]
 
 
