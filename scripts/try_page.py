@@ -47,7 +47,8 @@ def fetch_runtime(folder: Path) -> bool:
     if shutil.which("npm") is None:
         return False
     with tempfile.TemporaryDirectory() as unpacked:
-        command = ["npm", "pack", RUNTIME, "--loglevel=error", "--pack-destination", unpacked]
+        patience = ["--fetch-timeout=30000", "--fetch-retries=1"]  # milliseconds
+        command = ["npm", "pack", RUNTIME, "--loglevel=error", *patience, "--pack-destination", unpacked]
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
             return False
         (archive,) = Path(unpacked).glob("*.tgz")
