@@ -30,7 +30,9 @@ def compiled(tmp_path, *words):
 def test_the_paper_s_training_step_fits_a_v3_8(tmp_path):
     (step,) = compiled(tmp_path, "--gin_file=configs/run/wmt14_de_en.gin", "--what", "train")
     assert step["fits"] and step["memory"] < 9e9
-    assert {*step["collectives"]} == {"all-reduce"}  # data parallel: gradients and sums
+    # Data parallel: gradients and sums. The queries and keys of positional attention are small.
+    assert step["collectives"].pop("all-gather", 0) < 4e6
+    assert {*step["collectives"]} == {"all-reduce"}
     assert step["flops"] * 8 == pytest.approx(step["matrix_flops"], rel=0.05)
     assert 0.1 < step["cycle_seconds"] < 0.3
 
