@@ -147,7 +147,7 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
     mode = mode_of(decoding, config)
     prefixes = all(each.prefix is not None for each in templates)
     refines = not config.causal and config.readout.sized_by_target
-    chosen = next((able for able, can in _able(mode, prefixes, refines, config) if can), None)
+    chosen = next((name for name, can in _able(mode, prefixes, refines, config) if can), None)
     if chosen is None:
         what = "a model that writes from left to right" if config.causal else f"a {config.readout.name} model"
         remedy = "give a prefix, such as 'I went ___'" if config.causal else "take another model"

@@ -112,7 +112,7 @@ def hold_terms(
     refines = translator.refines(decoding)
     _, marked = translator.loaded.marked(texts, decoding.keep)
     if refines:  # the length is known, so that there is one candidate
-        decoding = dataclasses.replace(decoding, top_k=1, adjacent=False, n_best=0, rerank="own", brevity=1.0)
+        decoding = dataclasses.replace(decoding, top_k=1, adjacent=False, rerank="own", brevity=1.0)
     for _ in range(1 if refines else _ROUNDS):
         edits = _edits(translator, texts, made, terms, decoding.keep)
         if not edits:
@@ -126,7 +126,9 @@ def hold_terms(
         again = translator.translate([texts[i] for i in chosen], decoding, template=[*chosen.values()], **how)
         for i, result in zip(chosen, again, strict=True):
             made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
-    for i, own in _edits(translator, texts, made, terms, decoding.keep).items():
+    else:
+        edits = _edits(translator, texts, made, terms, decoding.keep)
+    for i, own in edits.items():
         made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own))
     return made
 

@@ -178,8 +178,7 @@ class Translator:
             progress(len(places))
         progress(sum(not result.passes for result in results))
         if terms is not None:
-            how: Any = {"truncate": truncate, "trace": trace}
-            results = hold_terms(self, texts, results, decoding, terms, **how)
+            results = hold_terms(self, texts, results, decoding, terms, truncate=truncate, trace=trace)
         if align:
             links = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
             pairs = zip(results, links, strict=True)
