@@ -211,9 +211,8 @@ class Marker:
         draw = int.from_bytes(hashlib.blake2b(pair_bytes(pair), digest_size=8).digest())
         if draw >= self._share * 2**64:
             return pair
-        source, target, found = with_marks(
-            *pair, first=draw % NUM_PLACEHOLDERS
-        )  # all placeholders are equally frequent
+        first = draw % NUM_PLACEHOLDERS  # so that all placeholders are equally frequent
+        source, target, found = with_marks(*pair, first=first)
         if found:
             self.counts.update(pairs=1, **found)
         return source, target

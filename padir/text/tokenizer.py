@@ -136,7 +136,7 @@ class Tokenizer:
         return cls(with_sum(ordered), num_sentinels, num_placeholders, name=name)
 
     def with_placeholders(self) -> Tokenizer:
-        """The same vocabulary, in which the first sentinels are placeholders.
+        """Makes a tokenizer of the same vocabulary whose first sentinels are placeholders.
 
         Raises:
           PadirError: the vocabulary has too few sentinels, or does not spell rare characters in bytes.
