@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -234,7 +235,9 @@ def _hypotheses(
     """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
     length_log_prob_BM = on_host(log_probs(batch.encoded.length))
     read = decoding.rule.reads_text or decoding.n_best > 0
-    again_R = _read_again(loaded, decoding, batch, rows, drafts) if isinstance(decoding.rule, CausalScore) else None
+    again: dict[int, tuple[float, int]] = {}
+    if isinstance(decoding.rule, CausalScore):
+        again = _read_again(loaded, decoding, batch, rows, drafts, decoding.rule.margin)
 
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
@@ -242,24 +245,51 @@ def _hypotheses(
             made = made._replace(text=draft_text(loaded, decoding, *drafts.row(row), batch.source.texts[b]))
         if length_log_prob_BM is not None:
             made = made._replace(length_log_prob=float(length_log_prob_BM[b, drafts.length_R[row] - 1]))
-        return made if again_R is None else made._replace(again=again_R[row])
+        return made._replace(again=again.get(row, (made.log_prob, 1)))
 
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
 
 def _read_again(
-    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
-) -> list[tuple[float, int]]:
-    """`Hypothesis.again` of every row of the drafts: a dual model's decoder reads them in one teacher-forced pass."""
-    target_RL = np.zeros(drafts.tokens_RL.shape, np.int32)
-    for row in (row for own in rows for row in own):
+    loaded: LoadedModel,
+    decoding: Decoding,
+    batch: EncodedBatch,
+    rows: list[list[int]],
+    drafts: Drafts,
+    margin: float | None,
+) -> dict[int, tuple[float, int]]:
+    """`Hypothesis.again` of the rows that a dual model's decoder reads, in one teacher-forced pass.
+
+    These are the rows of sentences whose two most likely hypotheses differ by less than `margin`; None means all.
+    """
+    each, all_rows = drafts.length_R.size // batch.source_BS.shape[0], range(batch.source_BS.shape[0])
+    close = [b for b, own in enumerate(rows) if margin is None or _difference(drafts.log_prob_R[own]) < margin]
+    if not close:
+        return {}
+    # Few sizes of batches, so that few programs are compiled; rows that devices share stay where they are.
+    some = list(all_rows)
+    if loaded.mesh is None and (room := 1 << (len(close) - 1).bit_length()) < len(some):
+        some = [*close, *[close[0]] * (room - len(close))]
+    target_RL = np.zeros((len(some) * each, drafts.tokens_RL.shape[1]), np.int32)
+    found = {row: place * each + n for place, b in enumerate(some) if b < len(rows) for n, row in enumerate(rows[b])}
+    for row, place in found.items():
         tokens = draft_tokens(loaded, decoding, *drafts.row(row))
-        target_RL[row, : len(tokens) + 1] = [*tokens, EOS]
+        target_RL[place, : len(tokens) + 1] = [*tokens, EOS]
     with loaded.on_devices():
         causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
-        read = batch.cross_kv, batch.encoded.segment_BS, loaded.place(target_RL)
-        log_prob_RL = score_drafts(causal, loaded.converted, *read)
-    return list(zip(on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist(), strict=True))
+        memory = batch.cross_kv, batch.encoded.segment_BS
+        if len(some) < len(all_rows):
+            memory = jax.tree.map(lambda x: x[np.array(some)], memory)
+        log_prob_RL = score_drafts(causal, loaded.converted, *memory, loaded.place(target_RL))
+    log_prob_R, length_R = on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist()
+    read = {row for b in close for row in rows[b]}
+    return {row: (log_prob_R[place], length_R[place]) for row, place in found.items() if row in read}
+
+
+def _difference(log_prob_N: np.ndarray) -> float:
+    """How much more likely the most likely hypothesis is than the next one; 0 for a single one."""
+    best = np.sort(log_prob_N)[::-1]
+    return float(best[0] - best[1]) if len(best) > 1 else 0.0
 
 
 def draft_text(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any, source: str) -> str:

@@ -58,6 +58,7 @@ class DecodingOptions(TypedDict, total=False):
     length_weight: float
     rerank: Rerank | str
     brevity: float
+    margin: float | None
     drop_repeats: bool | None
     blank_penalty: float
     beam: int
@@ -88,7 +89,8 @@ class Decoding:
       num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy, or its name with options ("threshold:tau=0.9"); None for the model's own.
       canvas: the corruption that makes drafts, or its name; None for the corruption that the model was trained with.
-      top_k: number of most likely lengths to try.
+      top_k: number of candidates: of the most likely lengths; where a canvas has one length, of its most likely
+        sentences, which prefix beam search finds in the last pass.
       adjacent: try the most likely length and its neighbours (`padir.models.length.top_lengths`) instead of the top_k
         most likely lengths, which may be far from each other.
       draws: number of random drafts of each length, or number of samples.
@@ -97,6 +99,8 @@ class Decoding:
         name of one that comes with padir), or a rule of your own. A single draft leaves no choice: "own" scores it,
         whichever rule is named.
       brevity: exponent b of rules that divide a log-probability by tokens ** b.
+      margin: the rule "causal" chooses only where the log-probabilities of the two most likely candidates differ by
+        less than this; elsewhere the most likely candidate wins. None chooses everywhere.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.
       blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
@@ -133,7 +137,7 @@ class Decoding:
     num_steps: Passes = _option(4, "maximum number of decoder passes", "refine")
     strategy: StrategyOption | None = _option(None, "refinement strategy, such as threshold:tau=0.9", "refine")
     canvas: CanvasOption | None = _option(None, "corruption that makes drafts, such as mask", "refine")
-    top_k: checks.Count = _option(1, "number of most likely lengths to try", "refine")
+    top_k: checks.Count = _option(1, "most likely lengths to try, or sentences to read out of one canvas", "refine")
     adjacent: bool = _option(False, "try the most likely length and its neighbours as the lengths of top_k", "refine")
     draws: checks.Count = _option(1, "random drafts of each length, or samples; the best is kept", "refine", "causal")
     length_weight: checks.NotNegative = _option(0.0, "rerank own: weight of the length's log-probability", "refine")
@@ -141,6 +145,9 @@ class Decoding:
         "own", "choose among hypotheses by own | causal | mbr | mbr_bleu | an autoregressive model", "refine"
     )
     brevity: checks.NotNegative = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
+    margin: checks.NotNegative | None = _option(
+        None, "rerank causal: choose only where the two best candidates differ by less in log-probability", "refine"
+    )
     drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
     blank_penalty: checks.NotNegative = _option(0.0, "lowers the blank's logit: longer translations", "refine")
     beam: checks.Count = _option(5, "rows of beam search; 1: greedy search", "causal")
@@ -189,7 +196,7 @@ class Decoding:
     def rule(self) -> Rerank:
         """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names."""
         rerank = self.rerank
-        return rule_of(rerank, self.brevity, self.length_weight) if isinstance(rerank, str) else rerank
+        return rule_of(rerank, self.brevity, self.length_weight, self.margin) if isinstance(rerank, str) else rerank
 
     @property
     def search(self) -> Beam | Greedy | Sampling:
@@ -341,9 +348,10 @@ def resolve(
     assert canvas is not None and strategy is not None
     readout = config.readout
     of_model = f"for a {readout.name} model"
-    if not readout.sized_by_target and decoding.top_k > 1:
-        remedy = "leave it out, because its canvas has one length"
-        raise PadirError("top_k", f"1 {of_model}", decoding.top_k, remedy)
+    if not readout.sized_by_target and decoding.top_k > 1 and (decoding.adjacent or decoding.draws > 1):
+        name = "adjacent" if decoding.adjacent else "draws"
+        remedy = "leave it out: top_k sentences are read out of one canvas"
+        raise PadirError(f"{name} does not apply to top_k {of_model}", got=getattr(decoding, name), remedy=remedy)
     if readout.position_head is None and decoding.blank_penalty:
         remedy = "leave it out, because the model writes no blanks"
         raise PadirError("blank_penalty", f"0 {of_model}", decoding.blank_penalty, remedy)
@@ -377,10 +385,10 @@ def _check_rerank(decoding: Decoding, config: ModelConfig) -> None:
     if isinstance(rerank, str) and rerank not in RULES:
         _ = decoding.rule  # raises if there is no such model
     named = rerank if isinstance(rerank, str) else ""
-    reads = {"own": ("brevity", "length_weight"), "mbr": (), "mbr_bleu": (), "": ()}.get(named, ("brevity",))
-    for name in ("brevity", "length_weight"):
+    own, causal = ("brevity", "length_weight"), ("brevity", "margin")
+    reads = {"own": own, "causal": causal, "mbr": (), "mbr_bleu": (), "": ()}.get(named, ("brevity",))
+    for name in ("brevity", "length_weight", "margin"):
         if name not in reads and getattr(decoding, name) != getattr(Decoding, name):
-            rules = [*(rule for rule in RULES if name == "brevity" and "mbr" not in rule), "a model"]
-            belongs = "own" if name == "length_weight" else ", ".join(rules)
+            belongs = {"brevity": "own, causal, a model", "length_weight": "own", "margin": "causal"}[name]
             remedy = "leave one of them out" if named else "set it in the rule itself"
             raise PadirError(f"{name} applies only to the rerank rules {belongs}", got=rerank, remedy=remedy)

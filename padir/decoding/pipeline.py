@@ -80,6 +80,11 @@ class RefiningPipeline:
     counts: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
 
+    @property
+    def _beam(self) -> int:
+        """Number of sentences that are read out of each canvas: candidates, where these are not lengths."""
+        return 1 if self.loaded.card.config.readout.sized_by_target else self.decoding.top_k
+
     def run(self, source: SourceBatch) -> list[Translation]:
         """Translates a batch."""
         return [value for _, value in self.stages(source)][-1]
@@ -108,12 +113,15 @@ class RefiningPipeline:
         if given is not None:
             lengths = [[length] for length in given]
         else:
-            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.top_k, decoding.adjacent))
+            top_k = 1 if self._beam > 1 else decoding.top_k
+            length_BK, _ = on_host(top_lengths(batch.encoded.length, top_k, decoding.adjacent))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
         longest = self.loaded.card.config.max_length
         if templates := batch.source.templates:
             lengths = [[own.length(n) for n in few] for own, few in zip(templates, lengths, strict=True)]
         tried = [candidates(each, decoding.draws, longest) for each in lengths]
+        if (beam := self._beam) > 1:
+            tried = [own * beam for own in tried]
         if templates:  # each way to share out the gaps is a candidate
             tried = [
                 [each for each in few for _ in own.rows(each.length)] for own, few in zip(templates, tried, strict=True)
@@ -169,6 +177,8 @@ class RefiningPipeline:
         decoding, loaded = self.decoding, self.loaded
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.source_BS.shape[0]
+        if self._beam > 1:  # all candidates of a sentence are read out of one canvas
+            tried = [own[:1] for own in tried]
         most = max(map(len, tried))
         most = min((count for count in self.counts if count >= most), default=most)
         # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
@@ -196,6 +206,7 @@ class RefiningPipeline:
             rows_at_once=rows_together(length, loaded.platform) if loaded.mesh is None else None,
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
+            beam=self._beam,
         )
         return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence, fixed_RL=fixed_RL), {
             "options": options,

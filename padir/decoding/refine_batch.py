@@ -23,7 +23,7 @@ from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, hold, unbelieving, veil
 from padir.refinement.corruption import draft
-from padir.refinement.loop import refine
+from padir.refinement.loop import Refined, refine
 from padir.refinement.protocols import Corruption, Decoder, Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import sentence_keys
@@ -82,6 +82,7 @@ class RefineOptions:
       max_target_length: L, the width of the canvas.
       rows_at_once: number of rows that the decoder processes together; None means all rows.
       traced_steps: number of steps that the trace has room for, at least the number of steps; None for no trace.
+      beam: number of sentences that the last pass reads out of each canvas; 1 for the argmax of each position.
     """
 
     max_target_length: int
@@ -89,6 +90,7 @@ class RefineOptions:
     corruption: Corruption
     rows_at_once: int | None = None
     traced_steps: int | None = None
+    beam: int = 1
 
 
 def padded(
@@ -142,10 +144,12 @@ def refine_drafts(
         canvas,
         decoder,
         options.strategy,
-        num_steps=num_steps,
+        num_steps=num_steps if options.beam == 1 else num_steps - 1,
         trace=options.traced_steps or False,
         rows_at_once=options.rows_at_once,
     )
+    if options.beam > 1:
+        return _searched(refined, decoder, inputs, options.beam, num_steps)
     traced = None
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
         traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
@@ -158,6 +162,25 @@ def refine_drafts(
         refined.passes_B,
         refined.cycled_B,
     )
+    return Drafts(*arrays, trace_TRL=traced)
+
+
+def _searched(refined: Refined, decoder: Any, inputs: DraftInputs, beam: int, num_steps: Any) -> Drafts:
+    """The drafts after one more pass: the `beam` best sentences of each canvas, best first."""
+    canvas = refined.canvas
+    tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, beam)
+    tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
+    traced = None
+    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
+        tokens_TRL, scores_TRL = (jnp.repeat(each, beam, axis=1) for each in (refined.tokens_TBL, refined.scores_TBL))
+        last_T = (jnp.arange(tokens_TRL.shape[0]) >= num_steps)[:, None, None]
+        traced = jnp.where(last_T, tokens_RL, tokens_TRL), jnp.where(last_T, jnp.nan, scores_TRL)
+    each_R = (
+        jnp.repeat(each, beam, axis=0)
+        for each in (canvas.free_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B)
+    )
+    free_RL, length_R, passes_R, cycled_R = each_R
+    arrays: Any = (tokens_RL, free_RL, length_R, log_prob_BN.reshape(-1), passes_R, cycled_R)
     return Drafts(*arrays, trace_TRL=traced)
 
 
@@ -206,10 +229,18 @@ class ModelDecoder:
           memory: cross-attention keys and values, and segment ids, of the sources.
           positional: from `Transformer.positional`, the same in every pass.
         """
+        bound, states_BLD = self._states(params, memory, positional, canvas)
+        return bound.output(states_BLD, canvas.segment_BL > 0, find_best=True, blank_penalty=blank_penalty)
+
+    def search(self, params, memory, positional, blank_penalty, canvas: Canvas, size: int):
+        """The `size` best sentences of each canvas (`Transformer.search`)."""
+        bound, states_BLD = self._states(params, memory, positional, canvas)
+        return bound.search(states_BLD, canvas, blank_penalty, size)
+
+    def _states(self, params, memory, positional, canvas: Canvas):
         if canvas.row_B is not None:
             sentence_B = canvas.row_B // self.rows_of_each
             memory = jax.tree.map(lambda x: x.at[sentence_B].get(mode="clip"), memory)
         seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "positional": positional}
         bound = self.model.bind({"params": params})
-        states_BLD = bound.draft_states(canvas.tokens_BL, canvas.segment_BL, *memory, **seen)
-        return bound.output(states_BLD, canvas.segment_BL > 0, find_best=True, blank_penalty=blank_penalty)
+        return bound, bound.draft_states(canvas.tokens_BL, canvas.segment_BL, *memory, **seen)

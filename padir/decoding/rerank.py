@@ -103,9 +103,12 @@ class CausalScore:
 
     Attributes:
       brevity: exponent of the number of tokens; 1 is the mean.
+      margin: the decoder reads a sentence's hypotheses only if the two that the refining side finds most likely differ
+        by less than this in log-probability; None reads all. The scores of other sentences are those log-probabilities.
     """
 
     brevity: checks.NotNegative = 1.0
+    margin: checks.NotNegative | None = None
     reads_text = False
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
@@ -187,7 +190,7 @@ RULES = ("own", "causal", "mbr", "mbr_bleu")
 """Names of the rules that need no other model."""
 
 
-def rule_of(name: str, brevity: float = 1.0, length_weight: float = 0.0) -> Rerank:
+def rule_of(name: str, brevity: float = 1.0, length_weight: float = 0.0, margin: float | None = None) -> Rerank:
     """Makes a rule of `RULES`, or one that rescores with a model, which `Translator.resolved` loads.
 
     >>> rule_of("own", brevity=0.5)
@@ -196,7 +199,7 @@ def rule_of(name: str, brevity: float = 1.0, length_weight: float = 0.0) -> Rera
     if name == "own":
         return OwnScore(brevity, length_weight)
     if name == "causal":
-        return CausalScore(brevity)
+        return CausalScore(brevity, margin)
     if name in RULES:
         return MinimumBayesRisk("bleu" if name == "mbr_bleu" else "chrf")
     if os.sep not in name and not model_folder(name).exists():

@@ -27,6 +27,7 @@ from padir.models.layers import Dense, Embed
 from padir.models.length import make_length_head
 from padir.models.products import dot
 from padir.readout.vocabulary import Vocabulary
+from padir.refinement.canvas import Canvas
 from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
 from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, at_most
@@ -143,6 +144,13 @@ class Transformer(nn.Module):
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
         belief_BLD = self.belief(logits_BLV) if whole else None
         return Output(logits_BLV, keep_BL, found_BL, belief_BLD, judges=self.config.rejecter_judges)
+
+    def search(self, states_BLD: Float[Array, "R L D"], canvas: Canvas, blank_penalty: Any, size: int):
+        """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
+        head = self.config.readout.position_head
+        assert head is not None
+        head_BL = self.position_head(states_BLD)[..., 0] - blank_penalty
+        return head.search(self.piece_logits, states_BLD, head_BL, canvas, size)
 
     def draft_states(
         self,

@@ -20,13 +20,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from padir.readout.prefix_beam import prefix_beam
 from padir.readout.vocabulary import Vocabulary
 from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_canvas
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.scores import below_zero, best_ids, best_tokens, forbid
+from padir.refinement.scores import below_zero, best_ids, best_logits, best_tokens, forbid
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS, PADDING, Ids, segment_lengths
+
+_PIECES = 4  # number of pieces that prefix beam search reads at each position
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,23 +42,48 @@ class BlankHead:
         return logits_BLV.at[..., ids.blank].set(pieces_BL + head_BL)
 
     def best(self, project, states_BLD, head_BL, present_BL, ids: Ids):
-        """The best ids, from the logits of positions whose blank has at most half of the probability.
+        """The best ids and their log-probabilities, from few logits of the vocabulary (`several`)."""
+        blank_BL, token_BL1, score_BL1 = self.several(project, states_BLD, head_BL, present_BL, ids, 1)
+        token_BL, score_BL = token_BL1[..., 0], score_BL1[..., 0]
+        return jnp.where(score_BL >= blank_BL, token_BL, ids.blank), jnp.maximum(score_BL, blank_BL)
 
-        Usually at most 1.25 positions per source token have such a blank. Then only the logits of so many positions are
-        computed. If a row has more, the logits of all positions are computed.
+    def search(self, project, states_BLD, head_BL, canvas: Canvas, size: int):
+        """The `size` most likely sentences that `prefix_beam` finds on each canvas: canvases, best first.
+
+        Returns:
+          Tokens [B, N, L] and log-probabilities [B, N]. A canvas that holds fewer sentences repeats the first one.
+        """
+        present_BL, ids = canvas.segment_BL > 0, canvas.ids
+        found = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
+        tokens_BNL, log_prob_BN = prefix_beam(*found, canvas.free_BL, size, ids.blank)
+        tokens_BNL = jnp.where(canvas.free_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None])
+        missing_BN = log_prob_BN == -jnp.inf
+        tokens_BNL = jnp.where(missing_BN[..., None], tokens_BNL[:, :1], tokens_BNL)
+        return tokens_BNL, jnp.where(missing_BN, log_prob_BN[:, :1], log_prob_BN)
+
+    def several(self, project, states_BLD, head_BL, present_BL, ids: Ids, count: int):
+        """Log-probability of the blank, and the `count` best pieces with theirs, at every position.
+
+        Only positions whose blank has at most half of the probability need logits of the vocabulary. Usually these are
+        at most 1.25 positions per source token. Then only the logits of so many positions are computed, and the others
+        have pieces of log-probability -inf. If a row has more, the logits of all positions are computed.
         """
         blank_BL, piece_BL = below_zero(jax.nn.log_sigmoid(head_BL)), jax.nn.log_sigmoid(-head_BL)
         length, banned = head_BL.shape[1], (*ids.special, ids.blank)
         open_BL = jnp.where(present_BL, -head_BL, -jnp.inf)
 
-        def among(count: int):
-            _, at_BK = jax.lax.top_k(open_BL, count)
-            states_BKD = jnp.take_along_axis(states_BLD, at_BK[..., None], axis=1)
-            token_BK, score_BK = best_tokens(forbid(project(states_BKD), banned))
-            row_B1 = jnp.arange(at_BK.shape[0])[:, None]
-            score_BL = jnp.full_like(piece_BL, -jnp.inf).at[row_B1, at_BK].set(score_BK) + piece_BL
-            token_BL = jnp.full_like(token_BK, ids.blank, shape=head_BL.shape).at[row_B1, at_BK].set(token_BK)
-            return jnp.where(score_BL >= blank_BL, token_BL, ids.blank), jnp.maximum(score_BL, blank_BL)
+        def among(most: int):
+            _, at_BM = jax.lax.top_k(open_BL, most)
+            logits_BMV = forbid(project(jnp.take_along_axis(states_BLD, at_BM[..., None], axis=1)), banned)
+            if count == 1:
+                token_BMK, score_BMK = (each_BM[..., None] for each_BM in best_tokens(logits_BMV))
+            else:
+                value_BMK, token_BMK = best_logits(logits_BMV, count)
+                score_BMK = value_BMK - jax.nn.logsumexp(logits_BMV, axis=-1, keepdims=True)
+            row_B1, shape = jnp.arange(at_BM.shape[0])[:, None], (*head_BL.shape, count)
+            score_BLK = jnp.full_like(piece_BL, -jnp.inf, shape=shape).at[row_B1, at_BM].set(score_BMK)
+            token_BLK = jnp.full_like(token_BMK, ids.blank, shape=shape).at[row_B1, at_BM].set(token_BMK)
+            return blank_BL, token_BLK, score_BLK + piece_BL[..., None]
 
         few = -(-length * 5 // 8)
         return jax.lax.cond(((open_BL >= 0).sum(-1) <= few).all(), lambda: among(few), lambda: among(length))

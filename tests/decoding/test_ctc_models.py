@@ -14,11 +14,17 @@ from padir.refinement.strategies import MaskPredict, Padir
 TEXTS = ["eins", "zwei drei vier", "acht acht", "vier drei zwei eins"]
 
 MIXED = 3.0  # at this penalty on the blank, a model without training writes both blanks and pieces
+HOW = {"blank_penalty": MIXED, "num_steps": 2}
 
 
 @pytest.fixture(scope="module")
 def translator(tokenizer):
     return random_translator(tokenizer, length_head="ctc")
+
+
+@pytest.fixture(scope="module")
+def dual(tokenizer):
+    return random_translator(tokenizer, length_head="ctc", dual=True)
 
 
 def test_texts_are_the_collapsed_canvases(translator, tokenizer):
@@ -53,6 +59,50 @@ def test_a_penalty_on_the_blank_writes_more_pieces(translator, tokenizer):
     assert named("a", translator, Decoding(blank_penalty=1.5)) == "a, blank penalty 1.5"
     with pytest.raises(PadirError, match="blank_penalty must be 0 for a plain model"):
         random_translator(tokenizer).translate(TEXTS, blank_penalty=1.0)
+
+
+def near(candidates, expected):
+    """The same candidates in the same order, with the same scores."""
+    assert [text for text, _ in candidates] == [text for text, _ in expected]
+    assert [score for _, score in candidates] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+class TestPrefixBeam:
+    def test_the_best_sentence_is_at_least_as_likely_as_the_best_alignment(self, translator, tokenizer):
+        ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+        plain = translator.translate(TEXTS, blank_penalty=MIXED, num_steps=2)
+        for one, best in zip(plain, translator.translate(TEXTS, n_best=4, top_k=4, trace=True, **HOW), strict=True):
+            assert len(best.candidates) == best.hypotheses == 4
+            assert max(score for _, score in best.candidates) >= one.score - 1e-6  # a sum of alignments
+            assert best.passes == 2 and best.length == one.length
+            last = [ids[piece] for piece in best.trace[-1][0]][:-1]
+            tokens = [token for token, _ in itertools.groupby(last) if token != translator.model.ids.blank]
+            assert best.whole_text == clean(tokenizer.decode(tokens), "").strip()
+
+    def test_a_sentence_does_not_depend_on_its_batch(self, translator):
+        together = translator.translate(TEXTS, top_k=3, **HOW)
+        assert [r.text for r in together] == [translator.translate([text], top_k=3, **HOW)[0].text for text in TEXTS]
+
+    def test_the_causal_side_chooses_only_where_the_margin_is_small(self, dual):
+        def listed(**options):
+            return [r.candidates for r in dual.translate(TEXTS, n_best=3, top_k=3, **HOW, **options)]
+
+        own, always = listed(brevity=0.0), listed(rerank="causal")
+        never = listed(rerank="causal", margin=0.0)
+        best = [sorted((score for _, score in row), reverse=True) for row in own]
+        apart = [first - second for first, second, *_ in best]
+        middle = sum(sorted(apart)[1:3]) / 2
+        some = listed(rerank="causal", margin=middle)
+        for row, difference in enumerate(apart):
+            near(never[row], own[row])
+            near(some[row], always[row] if difference < middle else own[row])
+            assert dict(always[row]) != pytest.approx(dict(own[row]), abs=1e-2)
+
+    def test_options_that_have_no_meaning_are_refused(self, translator, dual):
+        with pytest.raises(PadirError, match="adjacent does not apply to top_k"):
+            translator.translate(TEXTS, top_k=2, adjacent=True)
+        with pytest.raises(PadirError, match="margin applies only to the rerank rules causal"):
+            dual.translate(TEXTS, top_k=2, margin=1.0)
 
 
 def test_blanks_are_written_by_ctc_models_alone(translator, tokenizer):
