@@ -54,8 +54,8 @@ class BlankHead:
           Tokens [B, N, L] and log-probabilities [B, N]. A canvas that holds fewer sentences repeats the first one.
         """
         present_BL, ids = canvas.segment_BL > 0, canvas.ids
-        found = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
-        tokens_BNL, log_prob_BN = prefix_beam(*found, canvas.free_BL, size, ids.blank)
+        blank_BL, token_BLK, score_BLK = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
+        tokens_BNL, log_prob_BN = prefix_beam(blank_BL, token_BLK, score_BLK, canvas.free_BL, size, ids.blank)
         tokens_BNL = jnp.where(canvas.free_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None])
         missing_BN = log_prob_BN == -jnp.inf
         tokens_BNL = jnp.where(missing_BN[..., None], tokens_BNL[:, :1], tokens_BNL)
