@@ -107,7 +107,7 @@ class Engine:
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
-        self.most_lengths = min(limits.max_lengths, config.max_length) if config.readout.sized_by_target else 1
+        self.most_lengths = min(limits.max_lengths, config.max_length)
         self.num_steps, self.top_k = decoding.num_steps, decoding.top_k
         most = {"num_steps": limits.max_steps, "top_k": self.most_lengths, "draws": limits.max_lengths}
         for name, limit in most.items():

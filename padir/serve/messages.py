@@ -185,7 +185,7 @@ class RequestReader:
         ]
         if num_steps is not None:
             steps = _described(int, "maximum number of decoder passes", ge=1, le=limits.max_steps)
-            lengths = _described(int, "number of lengths to try", ge=1, le=most_lengths)
+            lengths = _described(int, "number of lengths, or sentences, to try", ge=1, le=most_lengths)
             listed = _described(
                 int,
                 "number of candidates in the answer, at most the hypotheses that are tried",
