@@ -267,7 +267,7 @@ _READ_BY = {  # the subjects of `padir analyse` that read an option; the others 
     "passes": ("refinement", "schedule"),
     **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
     **dict.fromkeys(("sentences", "model", "data", "task", "test"), _OF_MODELS),
-    **dict.fromkeys(("adjacent", "draws", "rerank", "brevity", "length_weight"), ("refinement",)),
+    **dict.fromkeys(("adjacent", "draws", "rerank", "brevity", "margin", "length_weight"), ("refinement",)),
 }
 
 

@@ -108,6 +108,7 @@ _DECODING: dict[str, tuple[Any, str | None]] = {
     "length_weight": (float, None),
     "rerank": (str, "HOW"),
     "brevity": (float, None),
+    "margin": (float, None),
     "drop_repeats": (bool, None),
     "blank_penalty": (float, None),
     "beam": (int, None),
@@ -122,7 +123,7 @@ _DECODING: dict[str, tuple[Any, str | None]] = {
     "keep": (str, "KIND"),
 }
 # Options that take several values, each of which makes a row of the table.
-_SEVERAL_REFINING = ("num_steps", "strategy", "top_k", "rerank", "blank_penalty")
+_SEVERAL_REFINING = ("num_steps", "strategy", "top_k", "rerank", "margin", "blank_penalty")
 SEVERAL = ("mode", *_SEVERAL_REFINING, "beam", "shortlist", "precision", "draft")
 
 

@@ -287,7 +287,7 @@ def _read_again(
 
 
 def _difference(log_prob_N: np.ndarray) -> float:
-    """How much more likely the most likely hypothesis is than the next one; 0 for a single one."""
+    """Difference of the two largest log-probabilities; 0 for a single one."""
     best = np.sort(log_prob_N)[::-1]
     return float(best[0] - best[1]) if len(best) > 1 else 0.0
 

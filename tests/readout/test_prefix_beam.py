@@ -58,7 +58,7 @@ def test_the_best_sentence_is_not_the_best_alignment():
     assert [sentence for sentence, _ in row[:3]] == [(1,), (2,), ()]
 
 
-def test_few_prefixes_find_different_sentences_and_never_too_much_probability():
+def test_few_prefixes_are_different_and_never_too_likely():
     logits_BLV = jax.random.normal(jax.random.key(1), (2, 6, 4))
     for b, row in enumerate(found(logits_BLV, jnp.ones((2, 6), bool), 3, pieces=2)):
         truth = sums(logits_BLV[b], 6)

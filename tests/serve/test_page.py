@@ -76,6 +76,6 @@ def test_settings_are_the_models(tokenizer, translator):
     assert (tiny["num_steps"], tiny["top_k"], tiny["max_steps"], tiny["max_lengths"]) == (4, 1, 16, 8)
     assert len(tiny["examples"]) == 3
     ctc = settings_of(engine_of(random_translator(tokenizer, length_head="ctc")), "tiny")
-    assert ctc["max_lengths"] == 1
+    assert ctc["max_lengths"] == 8
     causal = settings_of(engine_of(random_translator(tokenizer, causal=True)), "tiny")
     assert causal["causal"] and causal["num_steps"] is None
