@@ -197,22 +197,20 @@ def _write_split(
     return dataclasses.replace(records.info, placeholders=dict(marker.counts))
 
 
+@dataclasses.dataclass
 class Marker:
     """Puts placeholders into a share of the pairs, which a pair's text decides, and counts them (`SplitInfo`)."""
 
-    def __init__(self, share: float):
-        self._share = share
-        self.counts: collections.Counter[str] = collections.Counter()
+    share: float
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def __call__(self, pair: tuple[str, str]) -> tuple[str, str]:
         """The pair with placeholders, or as it is."""
-        if not self._share:
+        draw = int.from_bytes(hashlib.blake2b(pair_bytes(pair), digest_size=8).digest()) if self.share else 0
+        if draw >= self.share * 2**64:
             return pair
-        draw = int.from_bytes(hashlib.blake2b(pair_bytes(pair), digest_size=8).digest())
-        if draw >= self._share * 2**64:
-            return pair
-        first = draw % NUM_PLACEHOLDERS  # so that all placeholders are equally frequent
-        source, target, found = with_marks(*pair, first=first)
+        # All placeholders are equally frequent.
+        source, target, found = with_marks(*pair, first=draw % NUM_PLACEHOLDERS)
         if found:
             self.counts.update(pairs=1, **found)
         return source, target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from padir.decoding.alignment import Aligner, Read
+from padir.decoding.alignment import links
 from padir.decoding.autoregressive import score_drafts
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -80,42 +79,37 @@ class Written(NamedTuple):
 
 
 def source_batches(
-    texts: Sequence[str],
-    tokens: Sequence[list[int]],
-    batch_size: int,
-    *,
-    target_lengths: Sequence[int] | None = None,
-    marked: Sequence[Marked | None] = (),
-    templates: Sequence[Template] = (),
+    texts: Sequence[str], tokens: Sequence[list[int]], batch_size: int, **fields: Sequence[Any] | None
 ) -> Iterator[tuple[list[int], SourceBatch]]:
     """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
     The arguments are the fields of `SourceBatch`, for all sentences.
     """
-    marked = marked or [None] * len(texts)
     with_text = (i for i, text in enumerate(texts) if text.strip())
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):
-        lengths = None if target_lengths is None else [target_lengths[i] for i in some]
-        own = [marked[i] for i in some] if any(marked[i] for i in some) else ()
-        held = [templates[i] for i in some] if templates else ()
-        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], lengths, own, held)
+        own: dict[str, Any] = {name: [each[i] for i in some] for name, each in fields.items() if each}
+        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], **own)
 
 
 SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS
 
 
 class Candidate(NamedTuple):
-    """A draft that decoding tries for a sentence: its length in tokens (EOS included) and the number of its draw."""
+    """A draft that decoding tries for a sentence: its length in tokens (EOS included) and the number of its draw.
+
+    `fixed` has the ids that a template holds, 0 for none.
+    """
 
     length: int
     draw: int
+    fixed: Sequence[int] = ()
 
 
 def candidates(lengths: Sequence[int], draws: int, max_length: int) -> list[Candidate]:
     """The drafts that decoding tries for one sentence, most likely length first, without duplicates.
 
-    >>> candidates([5, 1, 2], draws=1, max_length=4)
-    [Candidate(length=4, draw=0), Candidate(length=2, draw=0)]
+    >>> [each.length for each in candidates([5, 1, 2], draws=1, max_length=4)]
+    [4, 2]
     """
     tried = dict.fromkeys(min(max(SHORTEST, length), max_length) for length in lengths)
     return [Candidate(length, draw) for length in tried for draw in range(draws)]
@@ -147,7 +141,7 @@ def choose(
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
-    results, raw, read = [], [], []
+    results, raw = [], []
     for b, score_N in enumerate(scores):
         if not np.isfinite(drafts.log_prob_R[rows[b]]).all():
             raise not_finite()
@@ -174,54 +168,49 @@ def choose(
                 candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
             )
         )
-        if batch.source.marked:
-            read.append(_read(loaded, decoding, *drafts.row(best)))
-    memory = batch.cross_kv, batch.encoded.segment_BS
-    return put_back(results, raw, batch.source, Aligner(loaded, batch.source.tokens, read, lambda: memory))
+    return put_back(loaded, decoding, results, raw, batch.source, batch.source_BS.shape[1:])
 
 
 def first_whole(texts: Iterable[tuple[int, str]], source: str, marked: Marked | None) -> tuple[int, str]:
-    """The first hypothesis without broken characters that lost no span; else the first without broken characters.
+    """The first hypothesis of the best kind: better without broken characters, and then better with all spans.
 
-    Without any of these, the first hypothesis. `texts` are numbers and texts, best first.
+    `texts` are numbers and texts, best first.
     """
-    first = unbroken = None
-    for each in texts:
-        first = first or each
-        if not broken(each[1], source):
-            if marked is None or not marked.lost(each[1]):
-                return each
-            unbroken = unbroken or each
-    assert first is not None
-    return unbroken or first
+    return min(texts, key=lambda each: (broken(each[1], source) > 0, marked is not None and marked.lost(each[1])))
 
 
 def put_back(
-    results: Sequence[Translation], raw: Sequence[str], source: SourceBatch, aligner: Aligner
+    loaded: LoadedModel,
+    decoding: Decoding,
+    results: Sequence[Translation],
+    raw: Sequence[str],
+    source: SourceBatch,
+    lengths: Sequence[int],
 ) -> list[Translation]:
-    """The translations with the spans of their sources; `raw` are the texts before they were cleaned up."""
-    finished = []
-    for b, result in enumerate(results):
-        if (marked := source.spans(b)) is not None:
+    """The translations with the spans of their sources; where one lacks a span, the batch is aligned (`links`).
 
-            def put(text: str, links: Any = None, marked: Marked = marked) -> str:
-                return clean(marked.finished(text, links), marked.original)
+    Args:
+      raw: the texts before they were cleaned up.
+      lengths: allowed lengths of the rows of sources.
+    """
+    spans = [source.spans(b) for b in range(len(raw))]
+    lost = any(marked.lost(text) or "" in marked.marks for marked, text in zip(spans, raw, strict=True) if marked)
+    pairs = [*zip(source.texts, raw, strict=True)]
+    linked = links(loaded, pairs, decoding.batch_size, lengths=lengths) if lost else None
+    finished = [*results]
+    for b, marked in enumerate(spans):
+        if marked is not None:
 
-            links = functools.partial(aligner.links, b, marked.text, raw[b])
-            candidates = tuple((put(text), score) for text, score in result.candidates)
-            whole = result.whole_text and put(result.whole_text)
-            result = dataclasses.replace(result, text=put(raw[b], links), candidates=candidates, whole_text=whole)
-        finished.append(result)
+            def put(text: str, own: Sequence[int] | None = None, marked: Marked = marked) -> str:
+                return clean(marked.finished(text, own), marked.original)
+
+            finished[b] = dataclasses.replace(
+                results[b],
+                text=put(raw[b], linked and linked[b]),
+                candidates=tuple((put(text), score) for text, score in results[b].candidates),
+                whole_text=results[b].whole_text and put(results[b].whole_text),
+            )
     return finished
-
-
-def _read(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any) -> Read:
-    """A refined row as the decoder reads it again: the sentence itself, or a canvas that holds more than it."""
-    readout = loaded.card.config.readout
-    if readout.sized_by_target:
-        tokens = draft_tokens(loaded, decoding, tokens_L, free_L)
-        return Read([*tokens, EOS], range(len(tokens)))
-    return Read(tokens_L.tolist(), np.flatnonzero(readout.kept(tokens_L, free_L, loaded.model.ids)).tolist())
 
 
 def not_finite() -> PadirError:

@@ -93,6 +93,21 @@ class LoadedModel:
     def _sides(self) -> dict[tuple[bool, str | None], LoadedModel]:
         return {}
 
+    def reader(self, task: str) -> LoadedModel:
+        """The side that reads finished sentences: the causal one of a dual model whose canvas is no sentence.
+
+        Raises:
+          PadirError: the model has no such side, so that it cannot do the task.
+        """
+        if not self._aligns:
+            what = f"a {self.card.config.readout.name} model cannot {task}, because its canvas is no sentence"
+            raise PadirError(what, remedy="take a dual model, whose causal side can")
+        return self if self.card.config.readout.sized_by_target else self.side("causal")
+
+    @property
+    def _aligns(self) -> bool:
+        return self.card.config.dual or self.card.config.readout.sized_by_target
+
     def _in_precision(self, precision: str | None) -> LoadedModel:
         if precision in (None, self.card.config.dtype):
             return self
@@ -120,8 +135,13 @@ class LoadedModel:
         """Texts with marks for the spans of `Decoding.keep`, and the spans of each text; None for a text without any.
 
         A text that has no words beside its spans becomes "".
+
+        Raises:
+          PadirError: the model cannot give lost spans their places (`reader`).
         """
-        placeholders = self.card.ids.num_placeholders > 0
+        if keep:
+            self.reader("keep words")
+        placeholders = self.card.ids.num_placeholders > 0 and self._aligns
         if not keep and not placeholders:
             return [*texts], [None] * len(texts)
         found = [mark(text, keep, placeholders) for text in texts]

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.decoding.alignment import Aligner, Read, cross_attention
+from padir.decoding.alignment import cross_attention
 from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets, write_verified
 from padir.decoding.batches import (
     Candidate,
@@ -117,15 +117,13 @@ class RefiningPipeline:
             length_BK, _ = on_host(top_lengths(batch.encoded.length, top_k, decoding.adjacent))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
         longest = self.loaded.card.config.max_length
-        if templates := batch.source.templates:
-            lengths = [[own.length(n) for n in few] for own, few in zip(templates, lengths, strict=True)]
-        tried = [candidates(each, decoding.draws, longest) for each in lengths]
-        if (beam := self._beam) > 1:
-            tried = [own * beam for own in tried]
-        if templates:  # each way to share out the gaps is a candidate
-            tried = [
-                [each for each in few for _ in own.rows(each.length)] for own, few in zip(templates, tried, strict=True)
-            ]
+        if not (templates := batch.source.templates):
+            return [candidates(each, decoding.draws, longest) * self._beam for each in lengths]
+        tried = []
+        for own, few in zip(templates, lengths, strict=True):
+            each_length = candidates([own.length(n) for n in few], decoding.draws, longest)
+            # Each way to share out the gaps is a candidate.
+            tried.append([each._replace(fixed=row) for each in each_length for row in own.rows(each.length)])
         return tried
 
     def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
@@ -184,19 +182,13 @@ class RefiningPipeline:
         # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
         table = [[*own, *[own[0]] * (most - len(own))] for own in tried]
         table += [table[0]] * (rows - len(table))
-        length_BN, draw_BN = np.moveaxis(np.array(table, np.int32), -1, 0)
+        length_BN, draw_BN = (np.array([[each[i] for each in own] for own in table], np.int32) for i in (0, 1))
         longest = max(int(length_BN.max()), batch.source_BS.shape[1] if self.lengths else 0)
         length = min(padded_length(longest, self.lengths), loaded.card.config.max_length)
         by_sentence = loaded.place((batch.source_BS, length_BN, draw_BN))
         fixed_RL = None
-        if templates := batch.source.templates:
-            held = [
-                [row for n in dict.fromkeys(own) for row in template.rows(n.length)]
-                for template, own in zip(templates, tried, strict=True)
-            ]
-            held = [[*own, *[own[0]] * (most - len(own))] for own in held]
-            held += [held[0]] * (rows - len(held))
-            fixed_RL = loaded.place(pad_rows([row for own in held for row in own], length))
+        if batch.source.templates:
+            fixed_RL = loaded.place(pad_rows([[*each.fixed] for own in table for each in own], length))
         options = RefineOptions(
             max_target_length=length,
             strategy=decoding.strategy,
@@ -297,7 +289,7 @@ class CausalPipeline:
 
     def read(self, source: SourceBatch, written: Written) -> list[Translation]:
         """Returns the best row of each sentence as text."""
-        results, raw, reads = [], [], []
+        results, raw = [], []
         for b, text_of in enumerate(source.texts):
             score_N, length_N = written.score_BN[b], written.length_BN[b]
             ranked = [int(n) for n in np.argsort(-score_N, kind="stable") if np.isfinite(score_N[n])]
@@ -309,8 +301,6 @@ class CausalPipeline:
 
             best, text = first_whole(((n, read(n)) for n in ranked), text_of, source.spans(b))
             raw.append(text)
-            tokens = written.tokens_BNL[b, best, : written.length_BN[b, best]].tolist()
-            reads.append(Read(tokens, range(len(tokens) - 1)))
             results.append(
                 Translation(
                     text=clean(text, text_of),
@@ -323,13 +313,7 @@ class CausalPipeline:
                 )
             )
 
-        def memory() -> tuple[Any, Any]:
-            source_BS = self.loaded.padded(source.tokens, self.decoding.batch_size, self.lengths)
-            with self.loaded.on_devices():
-                encoded, cross_kv = encode(self.loaded.model, self.loaded.converted, self.loaded.place(source_BS))
-            return cross_kv, encoded.segment_BS
-
-        return put_back(results, raw, source, Aligner(self.loaded, source.tokens, reads, memory))
+        return put_back(self.loaded, self.decoding, results, raw, source, self.lengths)
 
     def score(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[TargetScore]:
         """Log-probability of each target (a token list with EOS) given its source, in one teacher-forced pass."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import math
 import re
 from collections.abc import Sequence
 
@@ -103,28 +102,18 @@ def _encoded(text: str, tokenizer: Tokenizer, follows: bool) -> list[int]:
 
 
 def _shares(total: int, parts: int) -> list[tuple[int, ...]]:
-    """Ways to share out a total among parts of at least 1, at even distances if there are many.
+    """Ways to share out a total among parts of at least 1: a few sizes of the first part, and equal other parts.
 
-    >>> _shares(9, 2)
-    [(1, 8), (2, 7), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 1)]
+    >>> _shares(7, 2), _shares(6, 3)
+    ([(1, 6), (2, 5), (3, 4), (4, 3), (5, 2), (6, 1)], [(1, 3, 2), (2, 2, 2), (3, 2, 1), (4, 1, 1)])
     """
-    if parts == 0:
-        return [()]
-    ways = math.comb(total - 1, parts - 1)
-    return [_share(total, parts, number) for number in range(0, ways, -(-ways // _MOST_SPLITS))]
-
-
-def _share(total: int, parts: int, number: int) -> tuple[int, ...]:
-    """The way of a number among all ways to share out a total, in the order of the first part, then the second."""
-    shares = []
-    for left in range(parts - 1, 0, -1):  # parts after this one
-        share = 1
-        while number >= (ways := math.comb(total - share - 1, left - 1)):
-            number -= ways
-            share += 1
-        shares.append(share)
-        total -= share
-    return (*shares, total)
+    if parts < 2:
+        return [(total,) * parts]
+    ways, most = [], total - parts + 1
+    for first in range(1, most + 1, -(-most // _MOST_SPLITS)):
+        size, more = divmod(total - first, parts - 1)
+        ways.append((first, *[size + 1] * more, *[size] * (parts - 1 - more)))
+    return ways
 
 
 def templates_of(template: str | Sequence[str | Template], count: int, tokenizer: Tokenizer) -> list[Template]:
@@ -144,17 +133,19 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
     """
     if decoding.shortlist is not None:
         raise PadirError("a template or terms need all ids: leave the shortlist out")
-    mode = mode_of(decoding, config)
     prefixes = all(each.prefix is not None for each in templates)
-    refines = not config.causal and config.readout.sized_by_target
-    chosen = next((name for name, can in _able(mode, prefixes, refines, config) if can), None)
-    if chosen is None:
+    modes = ["refine"] if not config.causal and config.readout.sized_by_target else []
+    if (config.causal or config.dual) and prefixes:
+        modes.append("causal")
+    if not modes:
         what = "a model that writes from left to right" if config.causal else f"a {config.readout.name} model"
-        remedy = "give a prefix, such as 'I went ___'" if config.causal else "take another model"
+        remedy = "give a prefix, such as 'I went ___'" if config.causal or config.dual else "take another model"
         raise PadirError(f"{what} cannot hold these words", remedy=remedy)
     longest = max((each.least for each in templates), default=0)
     if longest > config.max_length:
         raise PadirError("template", f"at most {config.max_length} tokens, as the model takes", longest)
+    mode = mode_of(decoding, config)
+    chosen = mode if mode in modes else modes[0]
     fixed = [part for each in templates for part in each.parts if isinstance(part, tuple)]
     if chosen == "refine" and any(a == b for part in fixed for a, b in itertools.pairwise(part)):
         decoding = dataclasses.replace(decoding, drop_repeats=False)  # it would drop fixed text
@@ -162,10 +153,3 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
         return decoding
     _log.warning("translating in the mode %r, because %r cannot hold these words", chosen, mode)
     return decoding.changed(mode=chosen)
-
-
-def _able(mode: str, prefixes: bool, refines: bool, config: ModelConfig) -> list[tuple[str, bool]]:
-    """Modes in order of preference, and whether each can hold the templates."""
-    writes = config.causal or config.dual
-    can = {"refine": refines, "causal": writes and prefixes, "verify": False}
-    return [(mode, can[mode]), *can.items()]

@@ -1,9 +1,10 @@
 """Terms: words of the target language that must stand where words of the source stand.
 
 1. A sentence is translated without its terms. If the translation has all of them, it is the result.
-2. Else each missing term is placed by word alignment, in place of the words that translate its source words.
-3. A refining model translates the sentence again around the terms, which its canvas holds (`Template`). A model that
-   writes from left to right continues after the first missing term.
+2. Else each missing term is placed by word alignment (`Placing`), in place of the words that translate its source
+   words.
+3. The sentence is translated again around the terms, which the canvas of a refining model holds (`Template`). A model
+   that writes from left to right continues after the first missing term.
    A sentence with spans of `Decoding.keep` is not translated again, because the model reads marks in their places.
 4. A term that is missing even then replaces its aligned words in the text.
 
@@ -19,16 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from padir.decoding.alignment import words
+from padir.decoding.alignment import links, words
 from padir.decoding.options import Decoding
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
-from padir.text.marks import Edit, edited, units
-from padir.text.spans import find, replaced
+from padir.text.marks import Marked, Placing
+from padir.text.spans import Edit, edited, find
 
 Terms = Mapping[str, str]
-_ROUNDS = 3  # of a model that writes from left to right, which holds one missing term more in each
 
 
 def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -71,18 +71,18 @@ def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Te
     return every
 
 
-def missing(terms: Terms, source: str, target: str) -> list[tuple[int, int, str]]:
-    """Begin and end of source words whose term a translation does not have, with the term; case is ignored.
+def missing(terms: Terms, source: str, target: str) -> list[Edit]:
+    """Terms that a translation does not have, in place of their words of the source; case is ignored.
 
     >>> missing({"Hund": "hound", "Katze": "cat"}, "Hund und Katze", "Dog and cat")
-    [(0, 4, 'hound')]
+    [Edit(begin=0, end=4, text='hound')]
     """
-    found: list[tuple[int, int, str]] = []
+    found: list[Edit] = []
     for own in sorted(terms, key=len, reverse=True):
         match = _find(own, source)
-        if match and all(match.end() <= begin or end <= match.start() for begin, end, _ in found):
-            found.append((*match.span(), terms[own]))
-    return sorted(each for each in found if not _find(each[2], target))
+        if match and all(match.end() <= other.begin or other.end <= match.start() for other in found):
+            found.append(Edit(*match.span(), terms[own]))
+    return sorted(edit for edit in found if not _find(edit.text, target))
 
 
 def _find(words_of: str, text: str) -> re.Match[str] | None:
@@ -96,38 +96,42 @@ def _find(words_of: str, text: str) -> re.Match[str] | None:
 def hold_terms(
     translator: Any,
     texts: Sequence[str],
+    marked: Sequence[Marked | None],
     results: Sequence[Translation],
     decoding: Decoding,
     terms: Sequence[Terms],
-    **how: Any,
+    *,
+    truncate: bool,
+    trace: bool,
 ) -> list[Translation]:
     """The translations with all terms of their sources.
 
     Args:
       translator: a `Translator`, which translates again.
-      results, decoding: its translations without terms, and their options.
-      how: further arguments of `Translator.translate`.
+      marked: the spans of the texts that stay, None for a text without any.
+      results: its translations without terms.
+      decoding: its options in a mode that can hold terms (`padir.decoding.templates.able`).
+      truncate, trace: as in `Translator.translate`.
     """
-    made = [*results]
-    refines = translator.refines(decoding)
-    _, marked = translator.loaded.marked(texts, decoding.keep)
-    if refines:  # the length is known, so that there is one candidate
-        decoding = dataclasses.replace(decoding, top_k=1, adjacent=False, rerank="own", brevity=1.0)
-    for _ in range(1 if refines else _ROUNDS):
-        edits = _edits(translator, texts, made, terms, decoding.keep)
-        if not edits:
-            return made
-        templates = {
-            i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None
-        }
-        chosen = {i: own for i, own in templates.items() if own.least <= translator.card.config.max_length}
-        if not chosen:
-            break
-        again = translator.translate([texts[i] for i in chosen], decoding, template=[*chosen.values()], **how)
-        for i, result in zip(chosen, again, strict=True):
+    made, refines = [*results], translator.refines(decoding)
+    edits = _edits(translator, texts, made, decoding, terms)
+    around = {i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None}
+    around = {i: own for i, own in around.items() if own.least <= translator.card.config.max_length}
+    if around:
+        # The length is known, or the beginning: one candidate is enough.
+        single: dict[str, Any] = (
+            {"top_k": 1, "adjacent": False, "rerank": "own", "brevity": 1.0} if refines else {"beam": 1}
+        )
+        again = translator.translate(
+            [texts[i] for i in around],
+            dataclasses.replace(decoding, draws=1, **single),
+            template=[*around.values()],
+            truncate=truncate,
+            trace=trace and refines,
+        )
+        for i, result in zip(around, again, strict=True):
             made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
-    else:
-        edits = _edits(translator, texts, made, terms, decoding.keep)
+        edits = _edits(translator, texts, made, decoding, terms)
     for i, own in edits.items():
         made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own))
     return made
@@ -137,57 +141,23 @@ def _edits(
     translator: Any,
     texts: Sequence[str],
     results: Sequence[Translation],
+    decoding: Decoding,
     terms: Sequence[Terms],
-    keep: Sequence[str],
 ) -> dict[int, list[Edit]]:
-    """The words of each translation that missing terms replace; translations that miss none are left out."""
-    absent = {
-        i: missing(terms[i], _without_spans(text, keep), _without_spans(results[i].text, keep))
-        for i, text in enumerate(texts)
-    }
+    """Missing terms in place of words of each translation; translations that miss none are left out."""
+
+    def bare(text: str) -> str:  # its spans do not count
+        return edited(text, [Edit(begin, end, " " * (end - begin)) for begin, end, _ in find(text, decoding.keep)])
+
+    absent = {i: missing(terms[i], bare(text), bare(results[i].text)) for i, text in enumerate(texts)}
     absent = {i: own for i, own in absent.items() if own}
-    links = translator.align([texts[i] for i in absent], [results[i].text for i in absent], cut=units)
-    return {i: _replaced(texts[i], results[i].text, absent[i], own, keep) for i, own in zip(absent, links, strict=True)}
-
-
-def _without_spans(text: str, keep: Sequence[str]) -> str:
-    """The text with spaces in place of the characters of its spans."""
-    spans = find(text, keep)
-    return replaced(text, spans, [" " * (span.end - span.begin) for span in spans])
-
-
-def _replaced(
-    source: str,
-    target: str,
-    absent: Sequence[tuple[int, int, str]],
-    links: Sequence[tuple[int, int]],
-    keep: Sequence[str] = (),
-) -> list[Edit]:
-    """Terms in place of the first run of words that are linked to their source words, in the order of the target.
-
-    The spans of `keep` stay.
-    """
-    own, theirs = units(source), units(target)
-    spans = find(target, keep)
-    is_word = [
-        target[begin].isalnum() and all(end <= span.begin or span.end <= begin for span in spans)
-        for begin, end in theirs
-    ]
-    edits: list[Edit] = []
-    for begin, end, term in absent:
-        inside = {s for s, (first, last) in enumerate(own) if begin <= first and last <= end}
-        linked = [t for s, t in links if s in inside and is_word[t]]
-        linked = [t for t in linked if all(theirs[t][0] >= e.end or theirs[t][1] <= e.begin for e in edits)]
-        if linked:
-            last = linked[0]
-            while last + 1 in linked:
-                last += 1
-            edits.append(Edit(theirs[linked[0]][0], theirs[last][1], term))
-        else:  # before the punctuation at the end
-            ends = [last for (_, last), word in zip(theirs, is_word, strict=True) if word]
-            at = max([*ends, *(span.end for span in spans)], default=0)
-            edits.append(Edit(at, at, f" {term}" if at else term))
-    return sorted(edits)
+    pairs = [(texts[i], results[i].text) for i in absent]
+    linked = links(translator.loaded, pairs, decoding.batch_size)
+    edits = {}
+    for (i, own), pair, numbers in zip(absent.items(), pairs, linked, strict=True):
+        placing = Placing(*pair, numbers, find(results[i].text, decoding.keep))
+        edits[i] = sorted(placing.word(edit) for edit in own)
+    return edits
 
 
 def _around(translator: Any, text: str, edits: Sequence[Edit], refines: bool) -> Template:
@@ -198,11 +168,8 @@ def _around(translator: Any, text: str, edits: Sequence[Edit], refines: bool) ->
         return Template((tuple(encode(text[:begin].rstrip() + " " + term.strip() if begin else term)), 0))
     parts: list[tuple[int, ...] | int] = []
     end = 0
-    for edit in edits:
-        if count := len(encode(text[end : edit.begin].strip())):
-            parts.append(count)
-        parts.append(tuple(encode(edit.text.strip())))
+    for edit in [*edits, Edit(len(text), len(text), "")]:
+        begins, ended = (len(encode(text[:place].rstrip())) for place in (edit.begin, end))
+        parts += [max(0, begins - ended), tuple(encode(edit.text.strip()))]
         end = edit.end
-    if rest := text[end:].strip():
-        parts.append(max(1, len(encode(rest)) - (not rest[0].isalnum())))
-    return Template(tuple(parts))
+    return Template(tuple(filter(None, parts)))

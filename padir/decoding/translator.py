@@ -20,8 +20,7 @@ from typing import Any, Unpack
 import jax
 
 from padir import checks
-from padir.decoding.alignment import align as align_pairs
-from padir.decoding.alignment import words
+from padir.decoding.alignment import Cut, links, words
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import (
@@ -157,9 +156,11 @@ class Translator:
         decoding = asked(self.decoding, decoding, self.card.config, changes)
         terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
         templates = [] if template is None else templates_of(template, len(texts), self.tokenizer)
-        if template is not None or terms is not None:
-            decoding = able(decoding, templates, self.card.config)
+        held = decoding if template is None and terms is None else able(decoding, templates, self.card.config)
+        decoding = decoding if template is None else held
         pipeline = self.pipeline(decoding, trace=trace)
+        if align:
+            self.loaded.reader("align words")
         if target_lengths is not None:
             target_lengths = [*target_lengths]
             self._check_lengths(texts, target_lengths, decoding)
@@ -178,10 +179,10 @@ class Translator:
             progress(len(places))
         progress(sum(not result.passes for result in results))
         if terms is not None:
-            results = hold_terms(self, texts, results, decoding, terms, truncate=truncate, trace=trace)
+            results = hold_terms(self, texts, marked, results, held, terms, truncate=truncate, trace=trace)
         if align:
-            links = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
-            pairs = zip(results, links, strict=True)
+            aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
+            pairs = zip(results, aligned, strict=True)
             results = [dataclasses.replace(each, alignment=tuple(own)) for each, own in pairs]
         return results
 
@@ -191,7 +192,7 @@ class Translator:
         targets: Iterable[str],
         *,
         batch_size: int = 32,
-        cut: Callable[[str], list[tuple[int, int]]] = words,
+        cut: Cut = words,
     ) -> list[list[tuple[int, int]]]:
         """Links between the words of sentence pairs, from the decoder's cross-attention in one pass over the targets.
 
@@ -205,10 +206,8 @@ class Translator:
         sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
         if len(sources) != len(targets):
             raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
-        read, _ = self.loaded.source_tokens(sources, truncate=True)
-        written, _ = self.loaded.tokens(targets, truncate=True, name="target")
-        texts, tokens = zip(sources, targets, strict=True), zip(read, written, strict=True)
-        return align_pairs(self.loaded, [*texts], [*tokens], batch_size, cut)
+        found = links(self.loaded, [*zip(sources, targets, strict=True)], batch_size, cut)
+        return [[(source, target) for target, source in enumerate(own) if source >= 0] for own in found]
 
     def translate_iter(
         self,

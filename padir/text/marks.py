@@ -2,47 +2,33 @@
 
 A model that was trained with placeholders reads and writes them as marks. For other models, a mark is a letter or a
 number that stands in (models copy these), and markup is taken out. `Marked.finished` puts every span back exactly once:
-a mark that the translation lost, and markup that was taken out, gets its place by word alignment (`Links`).
+a mark that the translation lost, and markup that was taken out, gets its place by word alignment (`Placing`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import html.parser
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-from padir.text.spans import MARKS, OWN, TAG, find, replaced
+from padir.text.spans import MARKS, OWN, TAG, Edit, Found, edited, find
 
 _LETTERS = "XZQYVWKJ"
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 _SHORT = re.compile(r"\d{1,2}")
-_MORE, _MORE_BEFORE = re.compile(r"(?:[.,:/-]?\d)*"), re.compile(r"(?:\d[.,:/-]?)*$")
 _TAG = re.compile(TAG)
+_MARKUP = re.compile(rf"{TAG}|<!--.*-->|&\#?\w+;")
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Chinese and Japanese characters
-_UNIT = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
-
-Links = Callable[[], Sequence[int]]
-"""Function that gives, for each unit of a translation (`units`), the number of the source's unit that it translates."""
+_UNIT = re.compile(rf"[{UNSPACED}]|\d+(?:[.,:/-]\d+)+|[^\W{UNSPACED}]+|[^\w\s]")
 
 
 def units(text: str) -> list[tuple[int, int]]:
-    """Begin and end of each word, Chinese or Japanese character, and punctuation mark of a text.
+    """Begin and end of each word, number, Chinese or Japanese character, and punctuation mark of a text.
 
     >>> units("It's 5.")
     [(0, 2), (2, 3), (3, 4), (5, 6), (6, 7)]
     """
     return [match.span() for match in _UNIT.finditer(text)]
-
-
-class Edit(NamedTuple):
-    """Characters begin .. end - 1 of a text become `text`."""
-
-    begin: int
-    end: int
-    text: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,80 +38,63 @@ class Marked:
     Attributes:
       text: the text that the model translates; "" if the original has no words beside its spans.
       original: the text with its spans.
-      spans: the spans, in order.
-      marks: the mark of each span; "" for a span that was taken out.
-      places: the place in `text` of each mark, or the place where a span was taken out.
+      edits: a span in place of each mark of `text`, in order; "" marks a span that was taken out.
     """
 
     text: str
     original: str
-    spans: tuple[str, ...]
-    marks: tuple[str, ...]
-    places: tuple[int, ...]
+    edits: tuple[Edit, ...]
+
+    @property
+    def spans(self) -> tuple[str, ...]:
+        """The spans, in order."""
+        return tuple(edit.text for edit in self.edits)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The mark of each span; "" for a span that was taken out."""
+        return tuple(self.text[edit.begin : edit.end] for edit in self.edits)
 
     def lost(self, text: str) -> bool:
         """True if a translation does not have every mark exactly once, or if its tags would not nest."""
-        counts = [len(own) for own in self._occurrences(text)]
-        if any(count != 1 for count, mark in zip(counts, self.marks, strict=True) if mark):
-            return True
-        return bool(self._nests) and not nests(self.spans[k] for k in self._order(text))
+        found = zip(self.marks, self._occurrences(text), strict=True)
+        return any(mark and len(own) != 1 for mark, own in found) or not self._nest(text)
 
-    def finished(self, text: str, links: Links | None) -> str:
+    def finished(self, text: str, links: Sequence[int] | None = None) -> str:
         """A translation with every span exactly once; further copies of a mark are left out.
 
         A number that is its own mark keeps its further copies, which may translate other words.
-        If `links` is None, spans whose mark is lost are left out, too.
+
+        Args:
+          links: for each unit of the translation (`units`), the number of the unit of `Marked.text` that it translates;
+            None leaves out spans whose mark is lost.
         """
         found = self._occurrences(text)
         missing = {k for k, own in enumerate(found) if not own}
-        markup = {k for k, span in enumerate(self.spans) if _is_markup(span)}
-        nesting = not self._nests or nests(self.spans[k] for k in self._order(text))
-        if links and (missing & markup or not nesting):
+        markup = {k for k, span in enumerate(self.spans) if _MARKUP.fullmatch(span)}
+        if links is not None and (missing & markup or not self._nest(text)):
             missing |= markup  # tags are placed together
         edits = []
-        for k, own in enumerate(found):
+        for k, (span, mark, own) in enumerate(zip(self.spans, self.marks, found, strict=True)):
             for number, (begin, end) in enumerate(own):
-                stays = k not in missing and (number == 0 or self.marks[k] == self.spans[k])
-                edits.append(Edit(begin, end, self.spans[k] if stays else ""))
-        if missing and links:
-            edits += self._placed(text, sorted(missing), links(), edits)
+                stays = k not in missing and (number == 0 or mark == span)
+                edits.append(Edit(begin, end, span if stays else ""))
+        if links is not None:
+            placing = Placing(self.text, text, links, [edit for edit in edits if edit.text])
+            edits += placing.tags([self.edits[k] for k in sorted(missing & markup)])
+            edits += [placing.word(self.edits[k]) for k in sorted(missing - markup)]
         return edited(text, edits)
 
-    @functools.cached_property
-    def _nests(self) -> bool:
-        """True if the original has tags, and these nest."""
-        return any(map(_TAG.fullmatch, self.spans)) and nests(self.spans)
-
     def _occurrences(self, text: str) -> list[list[tuple[int, int]]]:
-        """The places of each mark in a text."""
-        return [[match.span() for match in _mark(mark).finditer(text)] if mark else [] for mark in self.marks]
+        """The places of each mark in a text; a part of a word or of a number is no mark."""
+        found = units(text)
+        return [[(begin, end) for begin, end in found if text[begin:end] == mark] for mark in self.marks]
 
-    def _order(self, text: str) -> list[int]:
-        """Numbers of the spans whose marks a text has, in the order of the text."""
-        return [k for _, k in sorted((begin, k) for k, own in enumerate(self._occurrences(text)) for begin, _ in own)]
-
-    def _placed(self, text: str, missing: Sequence[int], links: Sequence[int], edits: Sequence[Edit]) -> list[Edit]:
-        """Insertions of missing spans, in the order of the text."""
-        placing = _Placing(self, text, links, [edit for edit in edits if edit.text])
-        markup = [k for k in missing if _is_markup(self.spans[k])]
-        return [*placing.tags(markup), *(placing.word(k) for k in missing if k not in markup)]
-
-
-@functools.cache
-def _mark(mark: str) -> re.Pattern[str]:
-    """Finds a mark: a placeholder anywhere, a stand-in as a word, and a number that is no part of another."""
-    if mark in MARKS:
-        return re.compile(mark)
-    return re.compile(rf"(?<![^\W_])(?<!\d[.,:/-]){re.escape(mark)}(?![^\W_])(?![.,:/-]\d)")
-
-
-def edited(text: str, edits: Iterable[Edit]) -> str:
-    """The text after edits that do not overlap; of insertions at one place, the first comes first."""
-    parts, end = [], 0
-    for edit in sorted(edits, key=lambda edit: edit[:2]):
-        parts += [text[end : edit.begin], edit.text]
-        end = max(end, edit.end)
-    return "".join([*parts, text[end:]])
+    def _nest(self, text: str) -> bool:
+        """True if the tags whose marks a text has nest, or if those of the original do not."""
+        found = enumerate(self._occurrences(text))
+        order = sorted((begin, k) for k, own in found for begin, _ in own)
+        return nests(self.spans[k] for _, k in order) or not nests(self.spans)
 
 
 def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
@@ -141,200 +110,144 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
     found = find(text, (OWN, *kinds) if placeholders else kinds)
     if not found:
         return None
-    spans = tuple(text[begin:end] for begin, end, _ in found)
-    words = {text[begin:end] for begin, end in units(replaced(text, found, [" "] * len(found)))}
-    letters = iter([letter for letter in _LETTERS if letter not in words])
-    numbers = iter([str(n) for n in range(11, 100) if str(n) not in {*words, *spans} and n % 11])
-    marks = []
-    for k, span in enumerate(spans):
-        if placeholders and k < len(MARKS):
-            marks.append(MARKS[k])
-        elif _is_markup(span):
-            marks.append("")
-        elif _SHORT.fullmatch(span) and spans.count(span) == 1 and span not in words:
-            marks.append(span)  # models copy short numbers
-        else:
-            marks.append(next(letters, "") or next(numbers, ""))
-    parts, places, end = [], [], 0
-    for (begin, after, _), own in zip(found, marks, strict=True):
-        before = text[end:begin]
-        end = after
-        if not own and (not before or before[-1].isspace()) and text[end : end + 1].isspace():
-            end += 1  # one space of two
+    spans = [text[begin:end] for begin, end, _ in found]
+    bare = edited(text, [Edit(begin, end, " ") for begin, end, _ in found])
+    words = {bare[begin:end] for begin, end in units(bare)}
+    stand_ins = iter([each for each in (*_LETTERS, *map(str, range(12, 100))) if each not in {*words, *spans}])
+    parts, edits, done = [], [], 0
+    for k, (span, (begin, end, _)) in enumerate(zip(spans, found, strict=True)):
+        before, done = text[done:begin], end
         parts.append(before)
-        places.append(sum(map(len, parts)))
-        tight = not own and before[-1:].strip() and text[end : end + 1].isalnum()
-        parts.append(" " if tight and (_is_void(text[begin:after]) or not before[-1].isalnum()) else own)
-    marked = "".join([*parts, text[end:]])
-    has_words = any(char.isalnum() for char in replaced(text, found, [""] * len(found)))
-    return Marked(marked if has_words else "", text, spans, tuple(marks), tuple(places))
+        if placeholders and k < len(MARKS):
+            own = MARKS[k]
+        elif _MARKUP.fullmatch(span):
+            own = ""
+        elif _SHORT.fullmatch(span) and spans.count(span) == 1 and span not in words:
+            own = span  # models copy short numbers
+        else:
+            own = next(stand_ins, "")
+        place = sum(map(len, parts))
+        edits.append(Edit(place, place + len(own), span))
+        follows = text[end : end + 1]
+        if own:
+            parts.append(own)
+        elif follows.isspace() and not before[-1:].strip():
+            done += 1  # one space of two
+        elif before[-1:].strip() and follows.isalnum():
+            is_void = _TAG.fullmatch(span) and not _element(span)
+            parts.append(" " if is_void or not before[-1].isalnum() else "")
+    return Marked("".join([*parts, text[done:]]) if any(map(str.isalnum, bare)) else "", text, tuple(edits))
 
 
-def _is_markup(span: str) -> bool:
-    """True for a tag, a comment or an entity."""
-    return bool(_TAG.fullmatch(span)) or span.startswith("<!--") or bool(re.fullmatch(r"&#?\w+;", span))
-
-
-def _is_void(span: str) -> bool:
-    """True for a tag without a partner, such as <br>."""
+def _element(span: str) -> tuple[str, bool] | None:
+    """The name of a tag that has a partner, and whether it closes; None for other spans, such as <br>."""
     tag = _TAG.fullmatch(span)
-    return bool(tag) and (bool(tag[3]) or tag[2].lower() in _VOID)
+    if not tag or tag[3] or tag[2].lower() in _VOID:
+        return None
+    return tag[2].lower(), bool(tag[1])
+
+
+def _pairs(spans: Iterable[str]) -> dict[int, int]:
+    """Numbers of the opening and the closing tag of each element; elements that do not nest are left out."""
+    pairs: dict[int, int] = {}
+    stack: list[tuple[str, int]] = []
+    for k, element in enumerate(map(_element, spans)):
+        if element and not element[1]:
+            stack.append((element[0], k))
+        elif element and any(name == element[0] for name, _ in stack):
+            while stack[-1][0] != element[0]:
+                stack.pop()
+            pairs[stack.pop()[1]] = k
+    return pairs
 
 
 def nests(spans: Iterable[str]) -> bool:
-    """True if the tags among some spans nest, by the parser of the standard library.
+    """True if the tags among some spans nest.
 
     >>> nests(["<b>", "<i>", "</i>", "</b>", "<br>"]), nests(["<b>", "<i>", "</b>", "</i>"])
     (True, False)
     """
-    parser = _Nesting()
-    parser.feed(" ".join(span for span in spans if _TAG.fullmatch(span)))
-    parser.close()
-    return parser.fits and not parser.open
+    tags = [*filter(_element, spans)]
+    return 2 * len(_pairs(tags)) == len(tags)
 
 
-class _Nesting(html.parser.HTMLParser):
-    """Checks that tags nest."""
+class Placing:
+    """Places in a translation for words and tags of its source; edits of the source name both.
 
-    def __init__(self):
-        super().__init__()
-        self.open: list[str] = []
-        self.fits = True
+    Args:
+      source, text: the source and its translation.
+      links: for each unit of the translation, the number of the source's unit that it translates.
+      taken: edits or spans of the translation whose words stay.
+    """
 
-    def handle_starttag(self, tag, attrs):
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_endtag(self, tag):
-        if tag not in _VOID:
-            self.fits &= bool(self.open) and self.open.pop() == tag
-
-
-def _pairs(tags: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int]]:
-    """Numbers of the opening and the closing tag of each element; elements that do not nest are left out."""
-    stack: list[tuple[int, str]] = []
-    for k, span in tags:
-        match = _TAG.fullmatch(span)
-        if not match or _is_void(span):
-            continue
-        if not match[1]:
-            stack.append((k, match[2]))
-        elif any(name == match[2] for _, name in stack):
-            while stack[-1][1] != match[2]:
-                stack.pop()
-            yield stack.pop()[0], k
-
-
-@dataclasses.dataclass
-class _Node:
-    """A tag to place, or an element of two tags, with the units begin .. end - 1 of the translation."""
-
-    open: int
-    close: int | None
-    children: list[_Node] = dataclasses.field(default_factory=list)
-    begin: int = 0
-    end: int = 0
-
-
-class _Placing:
-    """Chooses places in a translation for spans of its source; `taken` are edits whose words stay."""
-
-    def __init__(self, marked: Marked, text: str, links: Sequence[int], taken: Sequence[Edit]):
-        self._marked, self._text, self._links = marked, text, links
-        self._units, self._source = units(text), units(marked.text)
+    def __init__(self, source: str, text: str, links: Sequence[int], taken: Sequence[Edit | Found] = ()):
+        self._source, self._text, self._links = source, text, links
+        self._source_units, self._units = units(source), units(text)
         self._begins = [*(begin for begin, _ in self._units), len(text)]
         self._ends = [0, *(end for _, end in self._units)]  # of the unit before
         self._is_word = [text[begin].isalnum() or text[begin] in MARKS for begin, _ in self._units]
-        self._taken = {t for t, (begin, _) in enumerate(self._units) if any(e.begin <= begin < e.end for e in taken)}
+        inside = [any(edit.begin <= begin < edit.end for edit in taken) for begin, _ in self._units]
+        self._free = {t for t, is_taken in enumerate(inside) if not is_taken}
 
-    def word(self, k: int) -> Edit:
-        """A lost word in place of the units that translate its mark, or else beside the translation of a neighbour."""
-        mark = self._marked.marks[k]
-        own = [s for s, (begin, _) in enumerate(self._source) if mark and begin == self._marked.places[k]]
-        free = {*range(len(self._units))} - self._taken
-        run = self._run([t for t in sorted(free) if self._links[t] in own and self._is_word[t]], free)
-        span = self._marked.spans[k]
-        if run:
-            self._taken |= {*range(*run)}
-            begin, end = self._begins[run[0]], self._ends[run[1]]
-            if mark.isdigit():  # a wrong number may have more digits
-                end += len("".join(_MORE.findall(self._text[end:])[:1]))
-                begin -= len("".join(_MORE_BEFORE.findall(self._text[:begin])[:1]))
-            return Edit(begin, end, span)
-        at = self._near(k, 0, len(self._units))
+    def word(self, edit: Edit) -> Edit:
+        """A word in place of the words that translate its source, or else beside the translation of a neighbour."""
+        run = self._run(edit.begin, edit.end, self._free)
+        if run and self._is_word[run[0]]:
+            self._free -= {*range(*run)}
+            return Edit(self._begins[run[0]], self._ends[run[1]], edit.text)
+        at = self._near(edit, 0, len(self._units))
         while 0 < at and not self._is_word[at - 1]:
             at -= 1  # before punctuation
         if at:
-            return Edit(self._ends[at], self._ends[at], f" {span}")
-        return Edit(self._begins[0], self._begins[0], f"{span} " if self._text else span)
+            return Edit(self._ends[at], self._ends[at], f" {edit.text}")
+        return Edit(self._begins[0], self._begins[0], f"{edit.text} " if self._text else edit.text)
 
-    def tags(self, numbers: Sequence[int]) -> list[Edit]:
+    def tags(self, tags: Sequence[Edit]) -> list[Edit]:
         """Insertions of tags; elements nest as they do in the source."""
-        pairs = dict(_pairs((k, self._marked.spans[k]) for k in numbers))
-        top: list[_Node] = []
-        stack: list[_Node] = []
-        for k in numbers:
-            if stack and stack[-1].close == k:
-                stack.pop()
-                continue
-            node = _Node(k, pairs.get(k))
-            (stack[-1].children if stack else top).append(node)
-            if node.close is not None:
-                stack.append(node)
-        self._place(top, 0, len(self._units))
         edits: list[Edit] = []
-        self._insert(top, len(self._text), edits)
+        self._insert(tags, 0, len(self._units), len(self._text), edits)
         return edits
 
-    def _place(self, nodes: list[_Node], low: int, high: int) -> None:
-        """Gives each element of one parent units in low .. high - 1 of its own, and sorts the nodes."""
-        free = {*range(low, high)}
-        empty, full = [], []
-        for node in nodes:
-            run = None
-            if node.close is not None:
-                begin, end = self._marked.places[node.open], self._marked.places[node.close]
-                inside = {s for s, (first, last) in enumerate(self._source) if begin <= first and last <= end}
-                run = self._run([t for t in sorted(free) if self._links[t] in inside], free)
+    def _insert(self, tags: Sequence[Edit], low: int, high: int, most: int, edits: list[Edit]) -> None:
+        """Adds tags between the units low .. high - 1 and before the character `most`, each behind the one before."""
+        partner, free = _pairs(tag.text for tag in tags), {*range(low, high)}
+        full: list[tuple[int, int, int]] = []  # begin and end of units, number of the tag
+        empty: list[int] = []
+        k = 0
+        while k < len(tags):
+            run = self._run(tags[k].begin, tags[partner[k]].begin, free) if k in partner else None
             if run is None:
-                empty.append(node)
+                empty.append(k)
             else:
-                node.begin, node.end = run
                 free -= {*range(*run)}
-                full.append(node)
-        for node in empty:
-            place = self._near(node.open, low, high)
-            for other in full:
-                if other.begin < place < other.end:
-                    place = other.end
-            node.begin = node.end = place
-        nodes.sort(key=lambda node: (node.begin, node.end))
-        for node in nodes:
-            self._place(node.children, node.begin, node.end)
-
-    def _insert(self, nodes: Sequence[_Node], most: int, edits: list[Edit]) -> None:
-        """Adds the tags of nodes to the edits, each behind the one before and none beyond the character `most`."""
+                full.append((*run, k))
+            k = partner.get(k, k) + 1
+        placed = [*full]
+        for k in empty:
+            at = self._near(tags[k], low, high)
+            at = next((end for begin, end, _ in full if begin < at < end), at)
+            placed.append((at, at, k))
 
         def add(k: int, at: int) -> None:
             at = max(min(at, most), edits[-1].begin if edits else 0)
-            edits.append(Edit(at, at, self._marked.spans[k]))
+            edits.append(Edit(at, at, tags[k].text))
 
-        for node in nodes:
-            left = self._to_the_left(node.open)
-            add(node.open, self._ends[node.begin] if node.begin == node.end and left else self._begins[node.begin])
-            if node.close is not None:
-                last = max(self._ends[node.end], edits[-1].begin) if node.begin < node.end else edits[-1].begin
-                self._insert(node.children, last, edits)
-                add(node.close, last)
+        for begin, end, k in sorted(placed):
+            add(k, self._ends[begin] if begin == end and self._adjoins(tags[k]) else self._begins[begin])
+            if k in partner:
+                last = max(self._ends[end], edits[-1].begin) if begin < end else edits[-1].begin
+                self._insert(tags[k + 1 : partner[k]], begin, end, last, edits)
+                add(partner[k], last)
 
-    def _run(self, chosen: Sequence[int], free: set[int]) -> tuple[int, int] | None:
-        """Begin and end of the longest run of chosen units that are free, with the punctuation between them."""
-        words = [t for t in chosen if self._is_word[t]] or chosen
+    def _run(self, begin: int, end: int, free: set[int]) -> tuple[int, int] | None:
+        """Begin and end of the longest run of free units that translate characters begin .. end - 1 of the source.
+
+        Words of a run may have punctuation between them.
+        """
+        inside = {s for s, (first, last) in enumerate(self._source_units) if begin <= first and last <= end}
+        chosen = [t for t in sorted(free) if self._links[t] in inside]
         runs: list[list[int]] = []
-        for t in words:
+        for t in [t for t in chosen if self._is_word[t]] or chosen:
             if runs and all(u in free and not self._is_word[u] for u in range(runs[-1][-1] + 1, t)):
                 runs[-1].append(t)
             else:
@@ -342,19 +255,15 @@ class _Placing:
         best = max(runs, key=len, default=None)
         return None if best is None else (best[0], best[-1] + 1)
 
-    def _to_the_left(self, k: int) -> bool:
+    def _adjoins(self, edit: Edit) -> bool:
         """True if a span adjoins the word to its left in the source."""
-        place = self._marked.places[k]
-        return place > 0 and not self._marked.text[place - 1].isspace()
+        return edit.begin > 0 and not self._source[edit.begin - 1].isspace()
 
-    def _near(self, k: int, low: int, high: int) -> int:
+    def _near(self, edit: Edit, low: int, high: int) -> int:
         """The place in low .. high, between two units, that is nearest to a span by its neighbours in the source."""
-        place, size = self._marked.places[k], len(self._marked.marks[k])
-        before = [s for s, (_, end) in enumerate(self._source) if end <= place]
-        after = [s for s, (begin, _) in enumerate(self._source) if begin >= place + size]
-        ways = [(before[::-1], True), (after, False)]
-        for neighbours, is_left in ways if self._to_the_left(k) else ways[::-1]:
-            for s in neighbours:
-                if chosen := [t for t in range(low, high) if self._links[t] == s]:
-                    return chosen[-1] + 1 if is_left else chosen[0]
+        before = [(s, 1) for s, (_, end) in enumerate(self._source_units) if end <= edit.begin][::-1]
+        after = [(s, 0) for s, (begin, _) in enumerate(self._source_units) if begin >= edit.end]
+        for s, is_left in before + after if self._adjoins(edit) else after + before:
+            if places := [t + is_left for t in range(low, high) if self._links[t] == s]:
+                return places[-1] if is_left else places[0]
         return high

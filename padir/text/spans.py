@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -48,6 +49,27 @@ class Found(NamedTuple):
     begin: int
     end: int
     kind: str
+
+
+class Edit(NamedTuple):
+    """Characters begin .. end - 1 of a text become `text`."""
+
+    begin: int
+    end: int
+    text: str
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """The text after edits; of insertions at one place, the first comes first.
+
+    >>> edited("I saw Tom", [Edit(9, 9, "."), Edit(6, 9, "her")])
+    'I saw her.'
+    """
+    parts, end = [], 0
+    for edit in sorted(edits, key=lambda edit: edit[:2]):
+        parts += [text[end : edit.begin], edit.text]
+        end = max(end, edit.end)
+    return "".join([*parts, text[end:]])
 
 
 @functools.cache
@@ -107,40 +129,28 @@ def with_marks(source: str, target: str, first: int = 0) -> tuple[str, str, coll
     ("'Siehe \\\\ue00fTom\\\\ue000.'", "'See \\\\ue00fTom\\\\ue000.'", 2)
     """
     kinds = (OWN, *KINDS, _NAMES)
-    sides = [find(text, kinds) for text in (source, target)]
-    counts, others = (
-        collections.Counter(text[each.begin : each.end] for each in side)
-        for text, side in zip((source, target), sides, strict=True)
-    )
+    sides = [[(text[each.begin : each.end], each) for each in find(text, kinds)] for text in (source, target)]
+    counts, others = (collections.Counter(span for span, _ in side) for side in sides)
     marks: dict[str, list[str]] = {}
     of_kind: collections.Counter[str] = collections.Counter()
     room = NUM_PLACEHOLDERS
-    for begin, end, kind in sides[0]:
-        span = source[begin:end]
+    for span, each in sides[0]:
         if span not in marks and counts[span] == others[span] <= room:
             room -= counts[span]
             marks[span] = []
-            of_kind[kind if kind in KINDS else "names"] += counts[span]
-    chosen = [each for each in sides[0] if source[each.begin : each.end] in marks]
-    for number, (begin, end, _) in enumerate(chosen, first):
-        marks[source[begin:end]].append(MARKS[number % NUM_PLACEHOLDERS])
-    marked = []
-    for text, side in zip((source, target), sides, strict=True):
+            of_kind[each.kind if each.kind in KINDS else "names"] += counts[span]
+    numbers = itertools.count(first)
+    for span, _ in sides[0]:
+        if span in marks:
+            marks[span].append(MARKS[next(numbers) % NUM_PLACEHOLDERS])
+
+    def marked(text: str, side: list[tuple[str, Found]]) -> str:
         left = {span: iter(own) for span, own in marks.items()}
-        own = [each for each in side if text[each.begin : each.end] in marks]
-        marked.append(replaced(text, own, [next(left[text[begin:end]]) for begin, end, _ in own]))
-    return marked[0], marked[1], of_kind
+        return edited(text, [Edit(each.begin, each.end, next(left[span])) for span, each in side if span in left])
+
+    return marked(source, sides[0]), marked(target, sides[1]), of_kind
 
 
 def marks_of(text: str) -> list[str]:
     """The placeholders in a text, sorted."""
     return sorted(filter(MARKS.__contains__, text))
-
-
-def replaced(text: str, spans: Sequence[Found], by: Sequence[str]) -> str:
-    """The text with other strings in place of some spans, which are in order."""
-    parts, end = [], 0
-    for span, instead in zip(spans, by, strict=True):
-        parts += [text[end : span.begin], instead]
-        end = span.end
-    return "".join([*parts, text[end:]])

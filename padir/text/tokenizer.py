@@ -180,11 +180,11 @@ class Tokenizer:
 
     def _joined(self, ids: list[int]) -> list[int]:
         """Replaces the bytes that spell a placeholder's mark by the placeholder."""
-        joined, i = [], 0
-        while i < len(ids):
-            placeholder = self._placeholder.get(tuple(ids[i : i + 3]))
-            joined.append(ids[i] if placeholder is None else placeholder)
-            i += 1 if placeholder is None else 3
+        joined: list[int] = []
+        for i in ids:
+            joined.append(i)
+            if placeholder := self._placeholder.get(tuple(joined[-3:])):
+                joined[-3:] = [placeholder]
         return joined
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -44,8 +44,9 @@ def test_shipped_models_align_plain_sentences(model):
     )
 
 
-def test_a_translation_has_links_on_request(tokenizer):
-    translator = random_translator(tokenizer)
+@pytest.mark.parametrize("sizes", [{}, {"length_head": "ctc", "dual": True, "max_length": 48}])
+def test_a_translation_has_links_on_request(tokenizer, sizes):
+    translator = random_translator(tokenizer, **sizes)
     plain, asked = (translator.translate(["eins zwei", ""], align=align) for align in (False, True))
     assert [each.alignment for each in plain] == [None, None] and asked[1].alignment == ()
     assert [target for _, target in asked[0].alignment] == [*range(len(asked[0].text.split()))]

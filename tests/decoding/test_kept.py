@@ -9,6 +9,7 @@ from padir.decoding import Decoding, Translator
 from padir.errors import PadirError
 from padir.refinement import Mask
 from padir.text.marks import nests
+from padir.text.spans import MARKS
 
 KEEP = ("tags", "urls", "numbers", "Zeta|Eta")
 TEXTS = [
@@ -23,7 +24,7 @@ SPANS = re.compile(r"</?[bi]>|www\.x\.org|a@b\.de|17:30|\{n\}|Zeta|Eta")
 MODELS = {
     "refine": ({}, {"top_k": 3}),
     "one pass": ({}, {"num_steps": 1, "drop_repeats": False}),
-    "ctc": ({"length_head": "ctc", "max_length": 48}, {}),
+    "ctc, dual": ({"length_head": "ctc", "dual": True, "max_length": 48}, {}),
     "causal": ({"causal": True}, {"beam": 3}),
     "sampled": ({"causal": True}, {"temperature": 1.0, "draws": 3}),
     "dual, causal": ({"dual": True}, {"mode": "causal"}),
@@ -64,6 +65,15 @@ def test_a_saved_model_knows_its_placeholders(tokenizer, tmp_path):
     again = Translator.load(tmp_path / "model")
     assert again.card.ids == translator.card.ids and again.card.ids.num_placeholders == 16
     same(again.translate(TEXTS, keep=KEEP), translator.translate(TEXTS, keep=KEEP))
+
+
+def test_a_ctc_model_needs_a_causal_side_to_place_lost_words(tokenizer):
+    translator = random_translator(tokenizer.with_placeholders(), length_head="ctc", max_length=48)
+    with pytest.raises(
+        PadirError, match="a CTC model cannot keep words, because its canvas is no sentence: take a dual"
+    ):
+        translator.translate(TEXTS, keep=KEEP)
+    assert translator.translate([f"eins {MARKS[0]}"])[0].passes > 0  # a placeholder is a token of the model like others
 
 
 def test_keep_is_checked_where_it_is_given():

@@ -66,7 +66,8 @@ def test_every_strategy_holds_the_words(tokenizer, name):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [({"causal": True}, {"beam": 3}), ({"causal": True}, {"beam": 1}), ({"dual": True}, {"mode": "causal"})]
-    + [({"causal": True}, {"temperature": 1.0, "draws": 3})],
+    + [({"causal": True}, {"temperature": 1.0, "draws": 3})]
+    + [({"length_head": "ctc", "dual": True, "max_length": 48}, options) for options in ({}, {"mode": "causal"})],
 )
 def test_a_search_begins_with_the_prefix(tokenizer, sizes, options):
     translator = random_translator(tokenizer, **sizes)
@@ -93,6 +94,8 @@ def test_a_mode_that_cannot_hold_the_words_gives_way(tokenizer, caplog):
     with caplog.at_level(logging.WARNING, "padir"):
         (result,) = translator.translate(TEXTS[:1], template="___ one", mode="causal")
         assert result.text.endswith("one") and "in the mode 'refine', because 'causal'" in caplog.text
+        random_translator(tokenizer, length_head="ctc", dual=True).translate(TEXTS[:1], template="one ___")
+        assert "in the mode 'causal', because 'refine'" in caplog.text
         (result,) = translator.translate(TEXTS[:1], template="one ___", mode="verify")
     assert result.text.startswith("one") and "in the mode 'refine', because 'verify'" in caplog.text
 
@@ -123,6 +126,11 @@ def test_what_a_template_excludes_is_refused(tokenizer, options, message):
             {"length_head": "ctc", "max_length": 48},
             "one ___",
             "a CTC model cannot hold these words: take another model",
+        ),
+        (
+            {"length_head": "ctc", "dual": True, "max_length": 48},
+            "___ one",
+            "a CTC model cannot hold these words: give a prefix, such as 'I went ___'",
         ),
     ],
 )

@@ -4,9 +4,10 @@ import pytest
 from support.tiny_model import random_translator, same
 
 from padir import Translator
-from padir.decoding.terms import _replaced, missing, read_terms
+from padir.decoding.terms import missing, read_terms
 from padir.errors import PadirError
-from padir.text.marks import edited
+from padir.text.marks import Placing
+from padir.text.spans import edited
 
 TERMS = {"eins": "seven", "zwei drei": "zero nine", "Zehn": "ten"}
 TEXTS = ["eins zwei drei", "vier zwei drei fünf eins", "sechs", "zehn", "", "einstein"]
@@ -21,25 +22,23 @@ def test_missing_terms_are_found():
 
 def test_a_term_replaces_the_words_that_are_linked_to_its_source():
     source, target = "der Hund schläft", "the dog sleeps."
-    links = [(0, 0), (1, 1), (2, 2), (2, 3)]
-    edits = _replaced(source, target, missing({"Hund": "hound"}, source, target), links)
-    assert edited(target, edits) == "the hound sleeps."
-    edits = _replaced(source, target, missing({"Hund": "hound"}, source, target), [(0, 0), (0, 1), (0, 2), (0, 3)])
-    assert edited(target, edits) == "the dog sleeps hound."
+    (term,) = missing({"Hund": "hound"}, source, target)
+    assert edited(target, [Placing(source, target, [0, 1, 2, 2]).word(term)]) == "the hound sleeps."
+    assert edited(target, [Placing(source, target, [0, 0, 0, 0]).word(term)]) == "the dog sleeps hound."
 
 
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [({}, {"top_k": 3}), ({}, {"num_steps": 1}), ({"causal": True}, {"beam": 2}), ({"dual": True}, {"mode": "verify"})]
-    + [({"dual": True}, {"mode": "causal"}), ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0})],
+    + [({"dual": True}, {"mode": "causal"}), ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0})]
+    + [({"length_head": "ctc", "dual": True, "max_length": 48}, {})],
 )
 def test_every_term_stands_in_every_mode(tokenizer, sizes, options):
     translator = random_translator(tokenizer, **({"max_length": 32} | sizes))
     results = translator.translate(TEXTS, terms=TERMS, **options)
     assert [missing(TERMS, text, result.text) for text, result in zip(TEXTS, results, strict=True)] == [[]] * 6
-    if options.get("mode") != "verify":
-        plain = translator.translate(TEXTS, **options)
-        same([results[i] for i in (2, 4, 5)], [plain[i] for i in (2, 4, 5)])
+    plain = translator.translate(TEXTS, **options)
+    same([results[i] for i in (2, 4, 5)], [plain[i] for i in (2, 4, 5)])
 
 
 def test_terms_and_spans_stand_together(tokenizer):
