@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from padir.text.spans import MARKS, OWN, TAG, Edit, Found, edited, find
+from padir.text.spans import MARKS, OWN, TAG, Edit, edited, find
 
 _LETTERS = "XZQYVWKJ"
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
@@ -177,30 +177,34 @@ class Placing:
     Args:
       source, text: the source and its translation.
       links: for each unit of the translation, the number of the source's unit that it translates.
-      taken: edits or spans of the translation whose words stay.
+      taken: edits of the translation whose words stay.
     """
 
-    def __init__(self, source: str, text: str, links: Sequence[int], taken: Sequence[Edit | Found] = ()):
-        self._source, self._text, self._links = source, text, links
+    def __init__(self, source: str, text: str, links: Sequence[int], taken: Iterable[Edit] = ()):
+        self._source, self._text, self._links, self._taken = source, text, links, [*taken]
         self._source_units, self._units = units(source), units(text)
         self._begins = [*(begin for begin, _ in self._units), len(text)]
         self._ends = [0, *(end for _, end in self._units)]  # of the unit before
         self._is_word = [text[begin].isalnum() or text[begin] in MARKS for begin, _ in self._units]
-        inside = [any(edit.begin <= begin < edit.end for edit in taken) for begin, _ in self._units]
-        self._free = {t for t, is_taken in enumerate(inside) if not is_taken}
 
     def word(self, edit: Edit) -> Edit:
         """A word in place of the words that translate its source, or else beside the translation of a neighbour."""
-        run = self._run(edit.begin, edit.end, self._free)
+        free = {t for t, (begin, _) in enumerate(self._units) if self._outside(begin) == begin}
+        run = self._run(edit.begin, edit.end, free)
         if run and self._is_word[run[0]]:
-            self._free -= {*range(*run)}
-            return Edit(self._begins[run[0]], self._ends[run[1]], edit.text)
+            self._taken.append(Edit(self._begins[run[0]], self._ends[run[1]], edit.text))
+            return self._taken[-1]
         at = self._near(edit, 0, len(self._units))
         while 0 < at and not self._is_word[at - 1]:
             at -= 1  # before punctuation
-        if at:
-            return Edit(self._ends[at], self._ends[at], f" {edit.text}")
-        return Edit(self._begins[0], self._begins[0], f"{edit.text} " if self._text else edit.text)
+        place = self._outside(self._ends[at] if at else self._begins[0])
+        follows = self._text[place:]
+        after = " " if follows[:1].isalnum() or (follows and not place) else ""
+        return Edit(place, place, (" " if place else "") + edit.text + after)
+
+    def _outside(self, place: int) -> int:
+        """The place itself, or the end of what is taken there."""
+        return next((edit.end for edit in self._taken if edit.begin <= place < edit.end), place)
 
     def tags(self, tags: Sequence[Edit]) -> list[Edit]:
         """Insertions of tags; elements nest as they do in the source."""

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from padir.text.marks import mark, nests, units
-from padir.text.spans import MARKS
+from padir.text.marks import Placing, mark, nests, units
+from padir.text.spans import MARKS, Edit, edited
 
 ALL = ("tags", "urls", "numbers")
 
@@ -142,3 +142,10 @@ def test_spans_survive_every_translation(placeholders):
         tags = re.findall("</?[buir]+>", result)
         assert sorted(tags) == sorted(re.findall("</?[buir]+>", source)), (source, translation, result)
         assert well_formed(result) and nests(tags), (source, translation, result)
+
+
+def test_a_word_goes_neither_into_a_span_nor_into_another_word():
+    place = Placing("a b c", "x www.x.org y", [0, 1, 1, 1, 1, 1, 2], taken=[Edit(2, 11, "")])
+    assert edited("x www.x.org y", [place.word(Edit(2, 3, "B"))]) == "x www.x.org B y"
+    both = Placing("a b", "x y", [0, 0])
+    assert edited("x y", [both.word(Edit(0, 1, "A")), both.word(Edit(2, 3, "B"))]) == "A B"
