@@ -151,5 +151,5 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
         decoding = dataclasses.replace(decoding, drop_repeats=False)  # it would drop fixed text
     if chosen == mode:
         return decoding
-    _log.warning("translating in the mode %r, because %r cannot hold these words", chosen, mode)
+    _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
     return decoding.changed(mode=chosen)
