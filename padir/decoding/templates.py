@@ -42,17 +42,13 @@ class Template:
         Raises:
           PadirError: the template has no gap, a gap of no tokens, or no fixed text.
         """
-        parts: list[tuple[int, ...] | int] = []
-        end = 0
-        for gap in itertools.chain(_GAP.finditer(text), [None]):
-            fixed = text[end : gap.start() if gap else len(text)]
-            if ids := _encoded(fixed, tokenizer, follows=bool(parts)):
-                parts.append(tuple(ids))
-            if gap:
-                if gap[1] and not int(gap[1]):
-                    raise PadirError("template", "gaps of at least one token", gap[0], "leave the gap out")
-                parts.append(int(gap[1] or 0))
-                end = gap.end()
+        fixed, *rest = _GAP.split(text)
+        parts: list[tuple[int, ...] | int] = [tuple(_encoded(fixed, tokenizer, follows=False))]
+        for size, fixed in zip(rest[::2], rest[1::2], strict=True):
+            if size and not int(size):
+                raise PadirError("template", "gaps of at least one token", f"__{size}__", "leave the gap out")
+            parts += [int(size or 0), tuple(_encoded(fixed, tokenizer, follows=True))]
+        parts = [part for part in parts if part != ()]
         if not any(isinstance(part, int) for part in parts):
             raise PadirError("template", "text with a gap: ___, or __3__ for three tokens", text)
         if all(isinstance(part, int) for part in parts):

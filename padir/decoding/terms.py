@@ -118,13 +118,11 @@ def hold_terms(
     around = {i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None}
     around = {i: own for i, own in around.items() if own.least <= translator.card.config.max_length}
     if around:
-        # The length is known, or the beginning: one candidate is enough.
-        single: dict[str, Any] = (
-            {"top_k": 1, "adjacent": False, "rerank": "own", "brevity": 1.0} if refines else {"beam": 1}
-        )
+        # One candidate is enough, because the length or the beginning is known.
+        single = decoding.without("top_k", "adjacent", "draws", "rerank", "brevity", "margin")
         again = translator.translate(
             [texts[i] for i in around],
-            dataclasses.replace(decoding, draws=1, **single),
+            single if refines else dataclasses.replace(single, beam=1),
             template=[*around.values()],
             truncate=truncate,
             trace=trace and refines,
