@@ -38,6 +38,11 @@ EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
 shardings as in training, and each of several processes calls the function."""
 
 
+@jax.jit  # one program, not one for each number
+def _added(total: Sums, sums: Sums) -> Sums:
+    return jax.tree.map(jnp.add, total, sums)
+
+
 class StopSignal:
     """A request to stop, once a signal has come; if `immediate`, the next signal raises KeyboardInterrupt at once."""
 
@@ -176,7 +181,7 @@ class TrainRun:
             self.batches.fetch()
         settle((self.state, sums))
         self._watch.add(self.at, arrays, sums.not_finite)
-        self._sums = sums if self._sums is None else jax.tree.map(jnp.add, self._sums, sums)
+        self._sums = sums if self._sums is None else _added(self._sums, sums)
 
     def stop_requested(self) -> bool:
         """True if any process was asked to stop and steps remain.
