@@ -21,6 +21,7 @@ from padir.text.tokenizer import Tokenizer
 _log = logging.getLogger("padir")
 PARTS = ("encoder", "decoder")
 VOCABULARY_AXIS = {"token_embedder/embedding": 0, "decoder/logits_dense/kernel": 1}
+POSITIONS = "decoder/abs_pos_embed/embedding"
 
 
 @checks.settings
@@ -30,7 +31,8 @@ class StartFrom:
     A parameter is taken if the new model has a parameter of the same name and shape. There are three exceptions. The
     decoder's position bias is not taken if only one of the models is causal. Attention is not taken if the numbers of
     heads differ. An MLP is not taken if the activations differ. If the vocabularies differ, the embeddings of pieces
-    with the same text are taken. All other parameters are initialised.
+    with the same text are taken. If `max_length` differs, the embeddings of the positions that both models have are
+    taken. All other parameters are initialised.
 
     Attributes:
       model: a model directory, or the name of a model that comes with padir.
@@ -68,6 +70,9 @@ class StartFrom:
                 axis, (here, there) = VOCABULARY_AXIS[name], same_pieces(tokenizer, theirs)
                 np.moveaxis(flat[name], axis, 0)[here] = np.moveaxis(found[name], axis, 0)[there]
                 rows[name] = here
+            elif name == POSITIONS and found[name].shape != shape:
+                rows[name] = list(range(min(len(found[name]), shape[0])))
+                flat[name][: len(rows[name])] = found[name][: len(rows[name])]
             elif found[name].shape != shape:
                 why[name] = f"its shape is {shape}, in that model {found[name].shape}"
             else:
@@ -100,9 +105,9 @@ class StartFrom:
         self, taken: list[str], count: int, rows: dict[str, list[int]], why: dict[str, str], pieces: int
     ) -> list[str]:
         lines = [f"{len(taken)} of {count} parameters start from {self.model}"]
-        lines += [
-            f"  {name}: {len(ids):,} of {pieces:,} pieces, those that both models have" for name, ids in rows.items()
-        ]
+        for name, ids in rows.items():
+            whole = "positions" if name == POSITIONS else f"of {pieces:,} pieces"
+            lines.append(f"  {name}: {len(ids):,} {whole}, those that both models have")
         by_reason = collections.defaultdict(list)
         for name, reason in why.items():
             by_reason[reason].append(name)
@@ -116,7 +121,7 @@ def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: d
     params = {}
     for name, value in flat.items():
         if name in rows:
-            axis = VOCABULARY_AXIS[name]
+            axis = VOCABULARY_AXIS.get(name, 0)
             is_given = jnp.zeros(value.shape[axis], bool).at[jnp.array(rows[name])].set(True)
             params[name] = jnp.where(jnp.expand_dims(is_given, 1 - axis), value, fresh[name])
         else:

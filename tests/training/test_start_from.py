@@ -73,6 +73,17 @@ def test_parameters_of_another_shape_are_new(tokenizer, causal, logged):
     assert "as it has 4 heads of 4, in that model 2 of 8: decoder/layers_{0}/encoder_decoder_attention/" in said
 
 
+@pytest.mark.parametrize("max_length", [8, 64])
+def test_positions_that_both_models_have_are_taken(tokenizer, tmp_path, logged, max_length):
+    name, teacher = "decoder/abs_pos_embed/embedding", random_model_dir(tmp_path / "teacher")
+    params, fresh = started(tokenizer, StartFrom(str(teacher)), max_length=max_length)
+    theirs = flat(load_model(teacher)[0])[name]
+    both = min(max_length, len(theirs))
+    assert both in (8, len(theirs)) and same(params[name][:both], theirs[:both])
+    assert same(params[name][both:], fresh[name][both:])
+    assert f"{name}: {both} positions, those that both models have" in logged()
+
+
 def test_an_mlp_of_other_activations_is_new(tokenizer, causal, logged):
     params, fresh = started(tokenizer, StartFrom(str(causal)), mlp_activations=("gelu",))
     kernels = [name for name in params if name.startswith("encoder/") and name.endswith("kernel")]
