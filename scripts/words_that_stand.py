@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python scripts/words_that_stand.py [--sentences 1000] [--models de_en de_en_ar]
     PYTHONPATH=. python scripts/words_that_stand.py --pairs test.de.gz test.en.gz [--sentences 500]
+    PYTHONPATH=. python scripts/words_that_stand.py --aligned scripts/aligned_pairs.tsv
 
 Each sentence has one to four spans: tags, addresses, e-mail addresses, numbers or names of a list. In the first 200
 sentences a tag encloses one word whose English translation is known. Prints, for each model and mode, the share of
@@ -10,6 +11,10 @@ that enclose the right word, and the seconds.
 
 With --pairs, each of the first sentences of a test set gets a term: a word of the reference of at least five letters,
 linked to a source word by the model itself. Prints the share of terms used, BLEU, chrF and seconds with and without.
+
+With --aligned, prints precision, recall and alignment error rate of word alignments on pairs that were aligned by hand,
+for the pairs with even and odd numbers. Rules by hand: words that translate each other are linked, an auxiliary to the
+same words as its verb, and each word of an idiom to each word of its translation; words without a counterpart stay free.
 """
 
 from __future__ import annotations
@@ -103,11 +108,16 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--models", nargs="+", default=["de_en", "de_en_ar"])
     parser.add_argument("--plain", action="store_true", help="also translate without --keep")
+    parser.add_argument("--aligned", metavar="FILE", help="measure word alignments on pairs aligned by hand")
     parser.add_argument("--pairs", nargs=2, metavar="FILE", help="measure terms on this test set")
     args = parser.parse_args()
     if args.pairs:
         for name in args.models:
             measure_terms(name, args.pairs[0], args.pairs[1], args.sentences)
+        return
+    if args.aligned:
+        for name in args.models:
+            measure_alignments(name, args.aligned)
         return
     texts, words = corpus(args.sentences)
     for name in args.models:
@@ -176,6 +186,21 @@ def measure_terms(name: str, source_file: str, target_file: str, count: int) -> 
                 f" BLEU {scores[0].value:.1f}, chrF {scores[1].value:.1f}, {seconds:.1f} s",
                 flush=True,
             )
+
+
+def measure_alignments(name: str, file: str) -> None:
+    """Prints how well the model's links agree with those of a file: source, target and links, between tabs."""
+    sources, targets, by_hand = zip(*(line.split("\t") for line in lines(file)), strict=True)
+    found = [set(each) for each in Translator.load(name).align(sources, targets)]
+    true = [{tuple(map(int, link.split("-"))) for link in each.split()} for each in by_hand]
+    for half, begin in (("even", 0), ("odd", 1)):
+        own, hand = found[begin::2], true[begin::2]
+        right, links, all_true = sum(map(len, map(set.__and__, own, hand))), sum(map(len, own)), sum(map(len, hand))
+        print(
+            f"{name:9} {half} pairs: precision {right / links:.3f}, recall {right / all_true:.3f},"
+            f" error rate {1 - 2 * right / (links + all_true):.3f}",
+            flush=True,
+        )
 
 
 def lines(path: str) -> list[str]:

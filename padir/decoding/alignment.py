@@ -1,6 +1,6 @@
 """Word alignments from the cross-attention of one decoder pass over finished translations.
 
-The weight of a target token and a source token is the mean cross-attention over the heads of the decoder's last layer.
+The weight of a target token and a source token is the mean cross-attention over all heads of the decoder.
 Tokens are joined to words and punctuation marks (`padir.text.marks.units`), and each target unit is linked to the
 source unit of the greatest summed weight.
 """
@@ -48,7 +48,7 @@ def cross_attention(
     cross_kv: Any,
     source_segment_BS: Int[Array, "B S"],
 ) -> Float[Array, "B L S"]:
-    """The mean cross-attention over the heads of the last decoder layer, when the model reads translations.
+    """The mean cross-attention over the heads of all decoder layers, when the model reads translations.
 
     Args:
       tokens_BL: one translation for each source, with EOS, then padding.
@@ -57,8 +57,8 @@ def cross_attention(
     method = "target_states" if model.config.causal else "draft_states"
     inputs = jnp.asarray(tokens_BL), (jnp.asarray(tokens_BL) > 0).astype(jnp.int32), cross_kv, source_segment_BS
     _, sown = model.apply({"params": params}, *inputs, method=method, mutable=["intermediates"])
-    layers: Any = sown["intermediates"]["decoder"]
-    return layers[f"layers_{model.config.decoder_layers - 1}"]["encoder_decoder_attention"]["attn_BHLS"][0].mean(1)
+    layers: Any = [sown["intermediates"]["decoder"][f"layers_{i}"] for i in range(model.config.decoder_layers)]
+    return sum(layer["encoder_decoder_attention"]["attn_BHLS"][0].mean(1) for layer in layers) / len(layers)
 
 
 def links(
