@@ -14,7 +14,7 @@ linked to a source word by the model itself. Prints the share of terms used, BLE
 
 With --aligned, prints precision, recall and alignment error rate of word alignments on pairs that were aligned by hand,
 for the pairs with even and odd numbers. Rules by hand: words that translate each other are linked, an auxiliary to the
-same words as its verb, and each word of an idiom to each word of its translation; words without a counterpart stay free.
+same words as its verb, and each word of an idiom to each word of its translation; other words stay free.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def cross_attention(
     inputs = jnp.asarray(tokens_BL), (jnp.asarray(tokens_BL) > 0).astype(jnp.int32), cross_kv, source_segment_BS
     _, sown = model.apply({"params": params}, *inputs, method=method, mutable=["intermediates"])
     layers: Any = [sown["intermediates"]["decoder"][f"layers_{i}"] for i in range(model.config.decoder_layers)]
-    return sum(layer["encoder_decoder_attention"]["attn_BHLS"][0].mean(1) for layer in layers) / len(layers)
+    return jnp.stack([layer["encoder_decoder_attention"]["attn_BHLS"][0].mean(1) for layer in layers]).mean(0)
 
 
 def links(
