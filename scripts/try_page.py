@@ -13,31 +13,19 @@ from pathlib import Path
 
 from padir import Translator
 from padir.cli import main
-from padir.serve.app import EXAMPLES, page
+from padir.serve.app import page, settings_of
+from padir.serve.engine import Engine
 
 RUNTIME = "onnxruntime-web@1.30.0"
 
 
-def build(folder: Path) -> None:
-    """Writes the page and all that it loads."""
-    if main(["export", "--format", "onnx", "--model", "de_en", "--output", str(folder)]):
+def build(folder: Path, model: str = "de_en") -> None:
+    """Writes the page and all that it loads; `model` also names a folder."""
+    if main(["export", "--format", "onnx", "--mode", "refine", "--model", model, "--output", str(folder)]):
         raise SystemExit("the model was not exported")
-    translator = Translator.load("de_en")
-    decoding, card = translator.decoding, translator.card
-    settings = {
-        "local": True,
-        "model": "de_en",
-        "source": card.source_language,
-        "target": card.target_language,
-        "causal": False,
-        "num_steps": decoding.num_steps,
-        "top_k": decoding.top_k,
-        "max_steps": 16,
-        "max_lengths": 8,
-        "examples": EXAMPLES[card.source_language],
-        "rule": decoding.rerank,
-    }
-    (folder / "index.html").write_text(page(settings))
+    translator = Translator.load(model)
+    engine = Engine(translator, translator.decoding.changed(mode="refine"))
+    (folder / "index.html").write_text(page(settings_of(engine, Path(model).name) | {"local": True}))
     if not fetch_runtime(folder):
         print("try: npm cannot fetch ONNX Runtime Web here, so that the page does not translate", file=sys.stderr)
 

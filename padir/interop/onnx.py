@@ -2,8 +2,9 @@
 
 A folder of `export_onnx` holds
 
-    encode.onnx      source_BS -> log_prob_BM, log-probabilities of the target lengths 1 .. M, and memory
-    refine.onnx      source_BS, memory, tokens_BNL -> best_BNL and score_BNL: one pass over N drafts of a sentence
+    encode.onnx      source_BS -> memory and, with the length head "token", log_prob_BM of the target lengths 1 .. M
+    refine.onnx      source_BS, memory, tokens_BNL -> best_BNL and score_BNL: one pass over N drafts of a sentence;
+                     a model that writes blanks also takes blank_penalty
     score.onnx       of a dual model, source_BS, memory, target_BNL -> log_prob_BN, the causal side's score of a target
     weights.bin      the weights, which all programs share as external data
     padir.mjs        the loop in JavaScript, for ONNX Runtime Web
@@ -46,6 +47,8 @@ from padir.text.tokenizer import BYTE, Tokenizer
 
 FORMAT = 1
 _FLOAT, _INT32 = 1, 6  # types of ONNX
+_IDS = ("length", "blank", "mask", "first_regular", "end_regular", "num_placeholders")
+_OPTIONS = ("num_steps", "top_k", "adjacent", "seed", "brevity", "blank_penalty")
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
 
 
@@ -113,7 +116,8 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     has = {
         "the mode refine": decoding.mode == "refine",
-        'the length head "token" with length_unit=1': config.length_head == "token" and config.length_unit == 1,
+        'the length head "token" with length_unit=1, or "ctc"': config.length_unit == 1
+        and (config.length_token or config.readout.position_head is not None),
         "a decoder with positional attention": config.positional_attention,
         "no rejecter and no self-conditioning": not config.rejecter and not config.self_conditioning,
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
@@ -121,7 +125,6 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         "one draw": decoding.draws == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
         "no shortlist": decoding.shortlist is None,
-        "no placeholders": translator.card.ids.num_placeholders == 0,
     }
     if lacking := [name for name, value in has.items() if not value]:
         raise PadirError(f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs")
@@ -141,11 +144,12 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "source_language": card.source_language,
         "target_language": card.target_language,
         "max_length": card.config.max_length,
-        "ids": {name: getattr(card.ids, name) for name in ("length", "mask", "first_regular", "end_regular")},
+        "readout": card.config.readout.name,
+        "ids": {name: getattr(card.ids, name) for name in _IDS},
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "options": {
-            **{name: getattr(decoding, name) for name in ("num_steps", "top_k", "adjacent", "seed", "brevity")},
+            **{name: getattr(decoding, name) for name in _OPTIONS},
             "rerank": "causal" if isinstance(decoding.rule, CausalScore) else "own",
             "drop_repeats": decoding.drops_repeats,
         },
@@ -291,13 +295,15 @@ class _Graph:
     def _described(self, name: str) -> Any:
         of_ids = name.split("_")[0] in ("source", "tokens", "target", "best")
         axes: list[Any] = list(name.split("_")[-1])
+        if name == "blank_penalty":
+            axes = []
         if name == "memory":
             axes = ["B", 2 * self.config.decoder_layers, "S", self.config.heads * self.config.head_dim]
         return self.onnx.helper.make_tensor_value_info(name, _INT32 if of_ids else _FLOAT, axes)
 
 
 def _encode(card: ModelCard, weights: _Weights) -> Any:
-    """Source tokens -> log-probabilities of lengths, and keys and values of the encoder's output."""
+    """Source tokens -> log-probabilities of lengths if the model has them, and keys and values of the encoder's output."""
     g = _Graph(card, weights)
     source = g("Unsqueeze", "source_BS", [1])  # [B, 1, S], so that encoder and decoder share their layers
     mask, bias = g("Unsqueeze", g("Greater", source, np.int32(0)), [2, 3]), g.bias("encoder", g.length("source_BS", 1))
@@ -309,6 +315,8 @@ def _encode(card: ModelCard, weights: _Weights) -> Any:
     x = g.norm(x, "encoder/encoder_norm")
     layers = [f"decoder/layers_{i}/encoder_decoder_attention" for i in range(card.config.decoder_layers)]
     memory = g("Concat", *(g.dense(x, f"{each}/{kind}") for each in layers for kind in ("key", "value")), axis=1)
+    if not card.config.length_token:
+        return g.model(["source_BS"], memory=memory)
     first = g("Squeeze", g("Slice", x, [0], [1], [2]), [1, 2])  # the output at [LENGTH], which begins each source
     table = g("Transpose", g.weight("length_predictor/length_embed/embedding"), perm=[1, 0])
     length = g("LogSoftmax", g("MatMul", first, table), axis=-1)
@@ -362,11 +370,18 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> Any:
         log_prob = g("Sub", at, g("ReduceLogSumExp", logits, [-1], keepdims=0))
         total = g("ReduceSum", g("Where", present, log_prob, 0.0), [-1], keepdims=0)
         return g.model(inputs, log_prob_BN=total)
-    logits = _logits(g, x, UNK + 1, card.ids.end_regular)  # the ids that decoding may write
+    logits = _logits(g, x, UNK + 1, card.ids.end_regular + card.ids.num_placeholders)  # the ids that may be written
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
-    score = g("Min", score, -float(np.finfo(np.float32).tiny))  # a score of 0 means that nothing was written
     token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), _INT32), np.int32(UNK + 1))
+    if c.readout.position_head is not None:  # `padir.readout.ctc.BlankHead`
+        inputs.append("blank_penalty")
+        head = g("Sub", g("Squeeze", g.dense(x, "position_head"), [-1]), "blank_penalty")
+        blank, piece = (g("Neg", g("Softplus", each)) for each in (g("Neg", head), head))  # log-probabilities
+        score = g("Add", score, piece)
+        token = g("Where", g("GreaterOrEqual", score, blank), token, np.int32(card.ids.blank))
+        score = g("Max", score, blank)
+    score = g("Min", score, -float(np.finfo(np.float32).tiny))  # a score of 0 means that nothing was written
     return g.model(inputs, best_BNL=token, score_BNL=score)
 
 

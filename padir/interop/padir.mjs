@@ -12,6 +12,7 @@ const [PADDING, EOS, UNK, SPACE] = [0, 1, 2, "\u2581"];
 const FORMAT = 1;
 const SHORTEST = 2; // tokens of a target, EOS included
 const NOISE = 1; // the stream of random pieces
+const PLACEHOLDER = 0xe000; // the character of the first placeholder
 const DRAFT = 2 ** 31 - 1; // folded into a row's key to draw its draft
 
 /** Loads an export; `read` gives the bytes of a file of its folder. */
@@ -19,7 +20,7 @@ export async function load(ort, read) {
   const description = JSON.parse(new TextDecoder().decode(await read("export.json")));
   if (description.format !== FORMAT) throw new Error(`the export has format ${description.format}, this file reads ${FORMAT}`);
   const { strategy, canvas } = description;
-  const usual = strategy.name === "padir" && strategy.remask === "previous" && strategy.end_cycles && !strategy.remask_last;
+  const usual = strategy.name === "padir" && ["previous", "none"].includes(strategy.remask) && strategy.end_cycles && !strategy.remask_last;
   if (!usual || strategy.temperature) throw new Error(`padir.mjs runs the strategy padir with its defaults, not ${JSON.stringify(strategy)}`);
   if (!["uniform", "mask"].includes(canvas.name)) throw new Error(`padir.mjs has no canvas ${canvas.name}`);
   const weights = await read("weights.bin");
@@ -35,7 +36,7 @@ export async function load(ort, read) {
 export class Tokenizer {
   constructor({ pieces, piece_scores: scores, ids }) {
     if (!pieces) throw new Error("this vocabulary is not padir's own: encode and decode with SentencePiece");
-    [this.pieces, this.firstByte] = [pieces, UNK + 1];
+    [this.pieces, this.firstByte, this.placeholders] = [pieces, UNK + 1, ids.num_placeholders];
     this.regular = new Map(pieces.map((piece, id) => [piece, { id, score: scores[id] }]).slice(ids.first_regular));
     this.longest = Math.max(...[...this.regular.keys()].map((piece) => [...piece].length));
     this.unknown = Math.fround(Math.min(...scores.slice(ids.first_regular)) - 10);
@@ -75,9 +76,11 @@ export class Tokenizer {
   decode(ids) {
     const bytes = [];
     for (const id of ids) {
-      if (id < this.firstByte || id >= this.pieces.length) continue;
+      const sentinel = id - this.pieces.length;
+      if (id < this.firstByte || sentinel >= this.placeholders) continue;
+      const piece = sentinel < 0 ? this.pieces[id] : String.fromCodePoint(PLACEHOLDER + sentinel);
       if (this.isByte(id)) bytes.push(id - this.firstByte);
-      else bytes.push(...new TextEncoder().encode(this.pieces[id].replaceAll(SPACE, " ")));
+      else bytes.push(...new TextEncoder().encode(piece.replaceAll(SPACE, " ")));
     }
     const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes));
     return this.pieces[ids[0]]?.startsWith(SPACE) ? text.slice(1) : text;
@@ -132,6 +135,7 @@ export function sentenceKey(source, seed) {
 export class Translator {
   constructor(ort, description, sessions) {
     [this.ort, this.description, this.sessions] = [ort, description, sessions];
+    this.aligns = description.readout === "CTC"; // the canvas is an alignment, two positions for each source token
     this.tokenizer = new Tokenizer(description);
   }
 
@@ -146,11 +150,12 @@ export class Translator {
     const { ids, max_length: most } = this.description;
     const tokens = text.trim() ? this.tokenizer.encode(text) : [];
     if (!tokens.length) return { source: text, text: "", score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
-    if (tokens.length >= most) throw new Error(`The sentence has ${tokens.length} tokens, the model takes ${most - 1}.`);
-    const source = [ids.length, ...tokens, EOS];
+    const longest = (this.aligns ? most >> 1 : most) - 1;
+    if (tokens.length > longest) throw new Error(`The sentence has ${tokens.length} tokens, the model takes ${longest}.`);
+    const source = [...(this.aligns ? [] : [ids.length]), ...tokens, EOS];
     const source_BS = this.#ints(source, [1, source.length]);
     const { log_prob_BM, memory } = await this.sessions.encode.run({ source_BS });
-    const lengths = likelyLengths(log_prob_BM.data, chosen.top_k, chosen.adjacent);
+    const lengths = this.aligns ? [2 * source.length] : likelyLengths(log_prob_BM.data, chosen.top_k, chosen.adjacent);
     const tried = [...new Set(lengths.map((length) => Math.min(Math.max(length, SHORTEST), most)))];
     const read = { source, text, inputs: { source_BS, memory }, chosen };
     const rows = tried.map((length) => this.#draft(read, length));
@@ -160,8 +165,10 @@ export class Translator {
 
   /**
    * Refines one of the candidates again: the tokens of `pins` ([position, id] pairs) stand, and the rest begins as noise.
+   * A CTC model's positions are no words, so that none can stand.
    */
   async repair(candidate, pins) {
+    if (this.aligns) throw new Error("A CTC model cannot keep words: its positions are an alignment.");
     const row = this.#draft(candidate.read, candidate.length);
     for (const [position, id] of pins) [row.tokens[position], row.free[position]] = [id, false];
     row.trace = [];
@@ -190,14 +197,16 @@ export class Translator {
 
   /** Passes over all rows that are not done, at most `num_steps`. */
   async #refine(rows, { inputs, chosen }) {
+    const { remask } = this.description.strategy;
+    const penalty = this.aligns ? { blank_penalty: new this.ort.Tensor("float32", [chosen.blank_penalty], []) } : {};
     for (let step = 0; step < chosen.num_steps; step++) {
       const some = rows.filter((row) => !row.done);
       if (!some.length) return;
-      const { best_BNL, score_BNL } = await this.sessions.refine.run({ ...inputs, tokens_BNL: this.#rows(some.map((row) => row.tokens)) });
+      const { best_BNL, score_BNL } = await this.sessions.refine.run({ ...inputs, ...penalty, tokens_BNL: this.#rows(some.map((row) => row.tokens)) });
       const width = best_BNL.dims[2];
       some.forEach((row, n) => {
         const part = (array) => Array.from(array.data.subarray(n * width, n * width + row.length));
-        rewrite(row, part(best_BNL), part(score_BNL), step === chosen.num_steps - 1);
+        rewrite(row, part(best_BNL), part(score_BNL), step === chosen.num_steps - 1, remask);
         this.#record(row);
       });
     }
@@ -220,8 +229,10 @@ export class Translator {
     if (scores.some(Number.isNaN)) throw new Error("The model's logits are not finite: check its weights.");
     // Pinned tokens are part of the sentence, too.
     const own = tokens.slice(0, -1);
-    const repeated = (id, i) => i > 0 && id === own[i - 1] && !this.tokenizer.digit(id);
-    const kept = read.chosen.drop_repeats ? own.filter((id, i) => !repeated(id, i)) : own;
+    const repeated = (id, i) => i > 0 && id === own[i - 1];
+    let kept = own;
+    if (this.aligns) kept = own.filter((id, i) => !repeated(id, i) && id !== this.description.ids.blank);
+    else if (read.chosen.drop_repeats) kept = own.filter((id, i) => !repeated(id, i) || this.tokenizer.digit(id));
     const raw = this.tokenizer.decode(kept);
     const count = free.filter(Boolean).length;
     const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.brevity;
@@ -253,14 +264,14 @@ function likelyLengths(logProbs, k, adjacent) {
 }
 
 /** One step of the strategy padir, and its rule that ends fixpoints and cycles; changes the row. */
-export function rewrite(row, best, score, isLast) {
+export function rewrite(row, best, score, isLast, remask) {
   const { tokens, scores, free, before } = row;
   const written = { tokens: tokens.map((id, i) => (free[i] ? best[i] : id)), scores: scores.map((each, i) => (free[i] ? score[i] : each)) };
   const choose = (where, yes, no) => ({
     tokens: no.tokens.map((id, i) => (where(i) ? yes.tokens[i] : id)),
     scores: no.scores.map((each, i) => (where(i) ? yes.scores[i] : each)),
   });
-  const stutters = (i) => free[i] && i > 0 && written.tokens[i] === written.tokens[i - 1];
+  const stutters = (i) => remask !== "none" && free[i] && i > 0 && written.tokens[i] === written.tokens[i - 1];
   const next = choose(stutters, row, written);
   let result = isLast ? written : next;
   if (next.tokens.every((id, i) => id === tokens[i])) {

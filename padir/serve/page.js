@@ -22,6 +22,8 @@
     return element;
   };
 
+  const sized = !settings.causal && settings.blank === null;  // the model predicts how long a translation is
+
   const language = (code) => {
     try {
       return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
@@ -32,6 +34,7 @@
 
   /** A piece as people read it: a hidden position as a box, a byte as its sign where it has one. */
   const readable = (piece) => {
+    if (piece === settings.blank) return "\u00b7";
     if (/^<extra_id_\d+>$/.test(piece)) return "\u25a1";
     const byte = parseInt(/^<0x([0-9A-F]{2})>$/.exec(piece)?.[1], 16);
     if (byte > 0x20 && byte < 0x7f) return String.fromCharCode(byte);
@@ -40,6 +43,11 @@
   };
 
   const isEnd = (piece) => piece === "</s>";
+  /** Whether the sentence leaves out a position of a CTC model: it is blank, or as its left neighbour. */
+  const silent = (step, i) => {
+    const { pieces } = trace[step];
+    return step > 0 && settings.blank !== null && (pieces[i] === settings.blank || pieces[i] === pieces[i - 1]);
+  };
   const changed = (step, i) => step > 0 && trace[step].pieces[i] !== trace[step - 1].pieces[i];
   const count = (step) => trace[step].pieces.filter((_, i) => changed(step, i)).length;
   const plural = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
@@ -53,7 +61,9 @@
   /** A piece marked as the trace page marks it: shaded if it changed, underlined the more the less sure. */
   const marked = (step, i) => {
     const piece = trace[step].pieces[i];
-    const span = made("span", "piece" + (changed(step, i) ? " changed" : ""), isEnd(piece) ? "end" : readable(piece));
+    const span = made("span", "piece", isEnd(piece) ? "end" : readable(piece));
+    span.classList.toggle("changed", changed(step, i));
+    span.classList.toggle("silent", silent(step, i));
     const sure = probability(step, i);
     const notes = [];
     if (sure !== null) {
@@ -68,7 +78,7 @@
 
   const textOf = (step) =>
     trace[step].pieces
-      .filter((piece) => !isEnd(piece))
+      .filter((piece, i) => !isEnd(piece) && !silent(step, i))
       .map((piece) => (piece.startsWith(SPACE) ? " " : "") + readable(piece))
       .join("")
       .trim();
@@ -184,7 +194,7 @@
     const { trace: steps, passes, candidates } = sentences[number] ?? {};
     setPlaying(false);
     pins = sentences[number]?.pins ?? new Map();
-    pin = settings.local ? (step, positions) => repair(sentences, number, step, positions) : null;
+    pin = settings.local && settings.blank === null ? (step, positions) => repair(sentences, number, step, positions) : null;
     [...$("sentences").children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
     trace = (steps ?? []).slice(0, passes + 1);  // the draft of a sentence that is done stays as it is
     $("refinement").hidden = trace.length === 0;
@@ -230,8 +240,8 @@
     $("result").hidden = false;
     $("output").textContent = found.text || "\u2026";
     const figures = found.passes ? [plural(found.passes, "pass", "passes")] : [];  // blanks that JavaScript does not trim
-    if (found.passes && !settings.causal) figures.push(`${plural(found.hypotheses, "length")} tried`);
-    if (found.passes) figures.push(plural(found.length, "token"));
+    if (found.passes && sized) figures.push(`${plural(found.hypotheses, "length")} tried`);
+    if (found.passes) figures.push(plural(found.length, settings.blank === null ? "token" : "position"));
     const server = settings.local ? "" : `${Math.round(1000 * answer.seconds)} ms in the server, `;
     figures.push(`${server}${Math.round(milliseconds)} ms in all`);
     $("figures").textContent = figures.join(" \u00b7 ");
@@ -325,7 +335,10 @@
     $("waiting").textContent = "The model is loading.";
     $("stage").removeAttribute("aria-hidden");
     $("pins").hidden = false;
+    if (!sized) $("pins").textContent = "With this model no word can be kept: its positions are no words.";
   }
+  $("reading").hidden = settings.blank === null;
+  $("top_k").parentElement.hidden = !sized;
   if (settings.rule === "causal") $("rule").textContent = ", chosen by the score of the model\u2019s left-to-right side";
   $("about").textContent =
     `${language(settings.source)} to ${language(settings.target)}. ` +

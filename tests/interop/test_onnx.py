@@ -15,10 +15,13 @@ from support.chromium import PROGRAM, opened, served
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
+from padir.decoding.batches import draft_tokens
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, lay_out
 from padir.decoding.translation import clean, without_repeats
+from padir.models import save_model
 from padir.models.length import LengthOutput, top_lengths
-from padir.refinement import Mask, Padir, draft, refine
+from padir.readout import Ctc
+from padir.refinement import Mask, draft, refine
 from padir.refinement.loop import advance, begin
 from padir.refinement.scores import Output
 from padir.refinement.segments import sentence_keys
@@ -32,6 +35,7 @@ EVERYDAY = (ROOT / "results" / "everyday_de.txt").read_text().splitlines()
 TEXTS = [*EVERYDAY, *(f"{one} {EVERYDAY[(i * 7 + k) % 50]}" for k in range(1, 6) for i, one in enumerate(EVERYDAY))]
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 NUMBERS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)]
+CTC = {"length_head": "ctc", "strategy": Ctc.strategy, "dual": True, "max_length": 48}
 LOADER = """
 import * as ort from {ort!r};
 import {{ load }} from {loader!r};
@@ -60,11 +64,16 @@ class Programs:
 
     def _batch(self, texts):
         decoding, card, tokenizer = self.decoding, self.translator.card, self.translator.tokenizer
-        source = [[card.ids.length, *ids, 1] for ids in tokenizer.encode_batch(texts)]
+        source, _ = self.translator.loaded.source_tokens(texts, True)
         source_BS = pad_rows(source, max(map(len, source)))
-        log_prob_BM, memory = self.run["encode"](None, {"source_BS": source_BS})
-        inputs = {"source_BS": source_BS, "memory": memory}
-        length_BN, _ = top_lengths(LengthOutput(jnp.asarray(log_prob_BM)[:, None]), decoding.top_k, decoding.adjacent)
+        *log_prob_BM, memory = self.run["encode"](None, {"source_BS": source_BS})
+        inputs, penalty = {"source_BS": source_BS, "memory": memory}, {}
+        if log_prob_BM:
+            length = LengthOutput(jnp.asarray(log_prob_BM[0])[:, None])
+        else:
+            length = LengthOutput(mean_BG=jnp.array([[2.0 * len(row)] for row in source]))
+            penalty["blank_penalty"] = np.float32(decoding.blank_penalty)
+        length_BN, _ = top_lengths(length, decoding.top_k, decoding.adjacent)
         length_BN = jnp.clip(length_BN, 2, card.config.max_length)
         shape, length_R = length_BN.shape, length_BN.reshape(-1)
         fold = jax.vmap(jax.random.fold_in)
@@ -74,7 +83,7 @@ class Programs:
 
         def decoder(canvas):
             tokens_BNL = np.asarray(canvas.tokens_BL).reshape(*shape, -1)
-            found = self.run["refine"](None, inputs | {"tokens_BNL": tokens_BNL})
+            found = self.run["refine"](None, inputs | penalty | {"tokens_BNL": tokens_BNL})
             logits_BLV = jnp.zeros((*canvas.tokens_BL.shape, card.ids.num_embeddings))
             return Output(logits_BLV, found_BL=tuple(jnp.asarray(x).reshape(canvas.tokens_BL.shape) for x in found))
 
@@ -83,7 +92,7 @@ class Programs:
             state = advance(state, decoder, decoding.strategy, decoding.num_steps)
         free_RL = np.asarray(canvas.free_BL)
         rows = zip(np.asarray(state.canvas.tokens_BL), free_RL, strict=True)
-        kept = [without_repeats(*row, tokenizer.copied) for row in rows]
+        kept = [draft_tokens(self.translator.loaded, decoding, *row) for row in rows]
         score_R = np.asarray((state.canvas.score_BL * free_RL).sum(-1) / (length_R - 1))
         if decoding.rerank == "causal":
             target_RL = pad_rows([[*tokens, 1] for tokens in kept], free_RL.shape[1])
@@ -122,6 +131,17 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def aligning(tokenizer, tmp_path_factory):
+    """The page of a CTC model that has learned nothing, and the model with the weights of the export."""
+    folder = tmp_path_factory.mktemp("aligning")
+    made = random_translator(tokenizer.with_placeholders(), **CTC)
+    card = dataclasses.replace(made.card, decoding={"blank_penalty": 0.5})
+    save_model(folder / "model", made.params, card, made.tokenizer, "")
+    runpy.run_path(str(ROOT / "scripts" / "try_page.py"))["build"](folder / "try", str(folder / "model"))
+    return folder / "try", Translator(rounded(made.params), card, made.tokenizer)
+
+
 def repaired(translator, text, length, pins):
     """The tokens of a draft after each pass in which tokens were frozen before the first."""
     decoding, card = translator.resolved(translator.decoding), translator.card
@@ -153,10 +173,12 @@ def test_shipped_model_writes_the_same_text(folder, shipped):
         ({}, {}),
         ({"dual": True, "mlp_activations": ("gelu", "linear")}, {"rerank": "causal", "top_k": 3}),
         ({"tied": False, "decoder_layers": 2, "corruption": Mask()}, {"top_k": 4, "adjacent": True, "num_steps": 6}),
+        (CTC, {"num_steps": 6}),
+        (CTC | {"corruption": Mask()}, {"num_steps": 2, "blank_penalty": 0.7}),
     ],
 )
 def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
-    made = random_translator(tokenizer, **sizes)
+    made = random_translator(tokenizer.with_placeholders(), **sizes)
     made.decoding = Decoding(**options)
     export_onnx(made, tmp_path / "out")
     same = Translator(rounded(made.params), made.card, made.tokenizer)
@@ -166,11 +188,23 @@ def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
     assert len({text for text, _ in expected}) > 3
 
 
+def test_the_causal_side_of_a_ctc_model(tokenizer, tmp_path):
+    made = random_translator(tokenizer, **CTC)
+    export_onnx(made, tmp_path / "out")
+    same = Translator(rounded(made.params), made.card, made.tokenizer)
+    run, pair = Programs(tmp_path / "out", same).run, (NUMBERS[11], NUMBERS[5])
+    source_BS, target_BL = (np.array([[*tokenizer.encode(text), 1]], np.int32) for text in pair)
+    (memory,) = run["encode"](None, {"source_BS": source_BS})
+    (log_prob_BN,) = run["score"](None, {"source_BS": source_BS, "memory": memory, "target_BNL": target_BL[None]})
+    (expected,) = same.score([pair[0]], [pair[1]])
+    assert log_prob_BN.item() == pytest.approx(expected.log_prob, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
         ({"causal": True}, {}, "needs the mode refine"),
-        ({"length_head": "ctc"}, {}, 'needs the length head "token"'),
+        ({"length_head": "affine"}, {}, 'needs the length head "token" with length_unit=1, or "ctc"'),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
         ({}, {"rerank": "mbr", "top_k": 2}, "needs the rule own or causal"),
@@ -179,7 +213,7 @@ def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
     ],
 )
 def test_refuses_what_the_loop_lacks(tokenizer, tmp_path, sizes, options, message):
-    made = random_translator(tokenizer, strategy=Padir(), **sizes)
+    made = random_translator(tokenizer, **sizes)
     with pytest.raises(PadirError, match=message):
         export_onnx(made, tmp_path / "out", Decoding(**options))
     assert not (tmp_path / "out").exists()
@@ -191,10 +225,15 @@ needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
 @needs_npm
 class TestInJavaScript:
     def test_translations(self, folder, shipped):
+        self.same(folder, shipped, [*TEXTS[:30], "\ufffd?", "Ein  Satz mit 1000 Yılmaz ☃."])
+
+    def test_translations_of_a_ctc_model(self, aligning):
+        self.same(*aligning, [*NUMBERS, "sechs ☃"])
+
+    def same(self, folder, translator, texts):
         """Texts, passes and every step are the library's."""
-        texts = [*TEXTS[:30], "\ufffd?", "Ein  Satz mit 1000 Yılmaz ☃."]
         code = "await asked.reduce(async (all, text) => [...await all, await translator.translate(text)], [])"
-        for got, expected in zip(in_node(folder, texts, code), shipped.translate(texts, trace=True), strict=True):
+        for got, expected in zip(in_node(folder, texts, code), translator.translate(texts, trace=True), strict=True):
             assert (got["text"], got["passes"], got["length"]) == (expected.text, expected.passes, expected.length)
             assert got["score"] == pytest.approx(expected.score, abs=1e-4)
             steps = [tuple(step["pieces"]) for step in got["trace"]]

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Space": (32, " "), "ArrowLeft": (37, ""), "ArrowRight": (39, "")}
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -29,14 +30,17 @@ def served(folder):
 
 
 @contextlib.contextmanager
-def opened(address, width):
-    """A page of the browser, as a function that evaluates JavaScript there and waits for its value."""
+def opened(address, width, *options):
+    """A page of the browser, as a function that evaluates JavaScript there and waits for its value.
+
+    `press(key)` presses a key there; `options` are further arguments of the browser's command.
+    """
     from tornado.websocket import websocket_connect
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
-        options += [f"--user-data-dir={profile}", "about:blank"]
-        process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        usual = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
+        command = [PROGRAM, *usual, *options, f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             port = _wait(lambda: Path(profile, "DevToolsActivePort").read_text().split()[0])
             loop, number = asyncio.new_event_loop(), iter(range(1, 10**6))
@@ -63,6 +67,12 @@ def opened(address, width):
                 assert "exceptionDetails" not in answer, answer
                 return answer["result"].get("value")
 
+            def press(key, shift=False):
+                code, text = KEYS[key]
+                how = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+                call("Input.dispatchKeyEvent", type="keyDown", text=text, **how)
+                call("Input.dispatchKeyEvent", type="keyUp", **how)
+
             def ready():
                 assert evaluate("return document.readyState === 'complete' && location.href !== 'about:blank'")
 
@@ -73,6 +83,7 @@ def opened(address, width):
             call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
             call("Page.navigate", url=address)
             _wait(ready)
+            evaluate.press = press
             yield evaluate
         finally:
             process.terminate()
