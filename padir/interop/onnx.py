@@ -18,7 +18,6 @@ It needs the extra `onnx`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
@@ -32,9 +31,10 @@ import jax
 import numpy as np
 
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import CausalScore, OwnScore
+from padir.decoding.rerank import CausalScore
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
+from padir.interop.stablehlo import exportable
 from padir.models.directory import ModelCard, name_and_fields
 from padir.models.layers import MASKED, relative_position_bucket
 from padir.models.params import quantise
@@ -108,12 +108,8 @@ def rounded(params: Any) -> Any:
 
 
 def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
-    """Decoding options with the model's own strategy and canvas; refuses what the programs or the loop do not have."""
-    config, rerank, decoding = translator.card.config, decoding.rerank, translator.resolved(decoding)
-    decoding = dataclasses.replace(decoding, rerank=rerank)
-    for name in ("n_best", "keep"):
-        if getattr(decoding, name):
-            raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
+    """The options of `exportable`; refuses what the programs or the loop do not have."""
+    config, decoding = translator.card.config, exportable(translator, decoding)
     has = {
         "the mode refine": decoding.mode == "refine",
         'the length head "token" with length_unit=1, or "ctc"': config.length_unit == 1
@@ -121,10 +117,9 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         "a decoder with positional attention": config.positional_attention,
         "no rejecter and no self-conditioning": not config.rejecter and not config.self_conditioning,
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
-        "the rule own or causal": isinstance(decoding.rule, OwnScore | CausalScore) and not decoding.length_weight,
+        "no length_weight": not decoding.length_weight,
         "one draw": decoding.draws == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
-        "no shortlist": decoding.shortlist is None,
     }
     if lacking := [name for name, value in has.items() if not value]:
         raise PadirError(f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs")
@@ -294,16 +289,13 @@ class _Graph:
 
     def _described(self, name: str) -> Any:
         of_ids = name.split("_")[0] in ("source", "tokens", "target", "best")
-        axes: list[Any] = list(name.split("_")[-1])
-        if name == "blank_penalty":
-            axes = []
-        if name == "memory":
-            axes = ["B", 2 * self.config.decoder_layers, "S", self.config.heads * self.config.head_dim]
+        memory = ["B", 2 * self.config.decoder_layers, "S", self.config.heads * self.config.head_dim]
+        axes: list[Any] = {"memory": memory, "blank_penalty": []}.get(name, list(name.split("_")[-1]))
         return self.onnx.helper.make_tensor_value_info(name, _INT32 if of_ids else _FLOAT, axes)
 
 
 def _encode(card: ModelCard, weights: _Weights) -> Any:
-    """Source tokens -> log-probabilities of lengths if the model has them, and keys and values of the encoder's output."""
+    """Source tokens -> log-probabilities of lengths, if predicted, and keys and values of the encoder's output."""
     g = _Graph(card, weights)
     source = g("Unsqueeze", "source_BS", [1])  # [B, 1, S], so that encoder and decoder share their layers
     mask, bias = g("Unsqueeze", g("Greater", source, np.int32(0)), [2, 3]), g.bias("encoder", g.length("source_BS", 1))

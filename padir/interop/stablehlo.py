@@ -2,10 +2,11 @@
 
 A folder of `export_model` holds
 
-    encode_S.jax_export     one for each source length S: source tokens [b, S] -> output of the length head, and memory
+    encode_S.jax_export     one for each source length S: source tokens [b, S] -> lengths to try, likeliest first, their
+                            log-probabilities, and memory
     refine_L.jax_export     one for each target length L: memory of sources of any length, and lengths of n drafts of
-                            each sentence -> refined tokens [b, n, L], their log-probabilities and passes
-    search_S.jax_export     of an autoregressive model, instead of both: source tokens -> targets that its search wrote
+                            each sentence -> targets [b, n, L], their numbers of tokens, scores and passes
+    search_S.jax_export     of an autoregressive model, instead of both: source tokens -> the same of its search
     weights.safetensors     the parameters, which are arguments of every program and part of none
     vocab.model             the SentencePiece file
     export.json             lengths, ids and options for the loader
@@ -38,26 +39,24 @@ import safetensors.numpy
 from padir import checks
 from padir.decoding import autoregressive
 from padir.decoding import refine_batch as drafts
+from padir.decoding.batches import SHORTEST
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import BUCKET, POSITIONS, DraftInputs, RefineOptions
 from padir.decoding.rerank import CausalScore, OwnScore
-from padir.decoding.search import SEARCHES
 from padir.decoding.translation import packed_without_repeats
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop import standalone
 from padir.interop.standalone import program_file
 from padir.models.config import ModelConfig
-from padir.models.directory import ModelCard, name_and_fields
-from padir.models.length import log_probs
+from padir.models.directory import ModelCard
+from padir.models.length import top_lengths
 from padir.models.params import in_model_dtype
 from padir.models.products import for_any_machine
 from padir.models.transformer import Transformer
-from padir.refinement.corruption import CORRUPTIONS
-from padir.refinement.strategies import STRATEGIES
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import write_manifest
-from padir.text.ids import round_up
+from padir.text.ids import EOS, round_up
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = (*PLATFORMS, "rocm")
@@ -98,7 +97,7 @@ class Lengths:
         Raises:
           PadirError: a length is longer than the model takes, or target lengths are given for an autoregressive model.
         """
-        longest = config.max_length + config.length_token
+        longest = config.readout.longest_source(config.max_length) + config.length_token
         source = self.source or self._steps(round_up(longest, self.step))
         if source[-1] > round_up(longest, max(self.step, BUCKET)):
             raise PadirError(f"the model reads at most {longest} source tokens, got a length of {source[-1]}")
@@ -131,8 +130,8 @@ def export_model(
 
     Args:
       folder: the folder to write, whole or not at all.
-      decoding: decoding options. Mode, precision, strategy, canvas, search and the rule 'causal' become part of the
-        programs; the other fields become the loader's defaults.
+      decoding: decoding options. num_steps, top_k, draws, seed and batch_size become the loader's defaults, the other
+        options become part of the programs.
       platforms: devices that every program runs on, of "cpu", "cuda", "tpu" and "rocm".
       overwrite: replace an earlier export in the folder.
       progress: receives the name of each program that is written.
@@ -144,7 +143,7 @@ def export_model(
       PadirError: the folder holds something else, the options do not fit the model or cannot be exported, or a
         platform is unknown.
     """
-    decoding = _exportable(translator, decoding or translator.decoding)
+    decoding = exportable(translator, decoding or translator.decoding)
     loaded = translator.side(decoding)
     source_lengths, target_lengths = lengths.of(loaded.card.config)
     unknown = [platform for platform in platforms if platform not in _KNOWN_PLATFORMS]
@@ -179,21 +178,14 @@ def export_model(
     }
 
 
-def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
+def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
     rerank, decoding = decoding.rerank, translator.resolved(decoding)  # which forgets the rule of a single draft
     decoding = dataclasses.replace(decoding, rerank=rerank)
     refines = translator.refines(decoding)
     if translator.card.config.length_head == "oracle" and refines:
-        raise PadirError(
-            "the model's length head is 'oracle', which predicts no length: export a model with another length head"
-        )
-    readout = translator.card.config.readout
-    if not readout.sized_by_target:
-        raise PadirError(
-            f"a {readout.name} model cannot be exported, because exported programs read the canvas as the sentence:"
-            " translate with padir"
-        )
+        what = "the model's length head is 'oracle', which predicts no length"
+        raise PadirError(what, remedy="export a model with another length head")
     for name, wrong in (("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("keep", decoding.keep)):
         if wrong:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
@@ -211,40 +203,24 @@ def _describe(card: ModelCard, decoding: Decoding, source_lengths, target_length
     """The content of export.json."""
     from padir import __version__
 
-    causal, prefix = card.config.causal, [card.ids.length] if card.config.length_token else []
-    described = {
+    config, prefix = card.config, [card.ids.length] if card.config.length_token else []
+    longest = config.readout.longest_source(config.max_length)
+    options = ("batch_size", "seed", *(() if config.causal else ("num_steps", "top_k", "draws")))
+    return {
         "format": standalone.FORMAT,
         "padir": __version__,
         "jax": jax.__version__,
-        "kind": "search" if causal else "refine",
+        "kind": "search" if config.causal else "refine",
         "source_language": card.source_language,
         "target_language": card.target_language,
         "platforms": list(platforms),
         "source_buckets": list(source_lengths),
         "target_buckets": list(target_lengths),
-        "max_length": card.config.max_length,
-        "max_source_tokens": min(card.config.max_length, source_lengths[-1] - len(prefix)) - 1,
+        "max_source_tokens": min(longest, source_lengths[-1] - len(prefix)) - 1,
         "source_prefix": prefix,
         "dtypes": {name: str(value.dtype) for name, value in params.items()},
-        "options": {"batch_size": decoding.batch_size, "seed": decoding.seed},
-    }
-    if causal:
-        limit = [autoregressive.LENGTH_FACTOR, autoregressive.LENGTH_EXTRA]
-        search = name_and_fields(decoding.search, SEARCHES)
-        return described | {"drop_repeats": False, "length_limit": limit, "search": search}
-    rule = decoding.rule
-    assert decoding.canvas is not None and decoding.strategy is not None
-    own = rule if isinstance(rule, OwnScore) else OwnScore(brevity=0.0)  # programs compute the causal score themselves
-    described["options"] |= {name: getattr(decoding, name) for name in ("num_steps", "top_k", "draws")}
-    return described | {
-        "adjacent_lengths": decoding.adjacent,
-        "drop_repeats": decoding.drops_repeats,
-        "length_head": card.config.length_head,
-        "brevity": own.brevity,
-        "length_weight": own.length_weight,
-        "strategy": name_and_fields(decoding.strategy, STRATEGIES),
-        "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
-        "canvas_deterministic": decoding.canvas.deterministic,
+        "options": {name: getattr(decoding, name) for name in options},
+        "canvas_deterministic": decoding.canvas is not None and decoding.canvas.deterministic,
     }
 
 
@@ -266,56 +242,59 @@ def programs(
 ) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     """(file name, function, shapes of the function's arguments) of every program; `copied` is of the tokenizer."""
     b, n, s = jax.export.symbolic_shape("b, n, s")
-    number = jax.ShapeDtypeStruct((), np.int32)
+    number, config = jax.ShapeDtypeStruct((), np.int32), model.config
+    count = config.max_length if config.readout.sized_by_target else 1  # of lengths that the model knows
 
     def ints(*shape) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, np.int32)
 
     def encode(params, source_BS):
         encoded, cross_kv = drafts.encode(model, _tree(params), source_BS)
-        log_prob_BM = log_probs(encoded.length)
-        length = encoded.length.mean_BG[:, :1] if log_prob_BM is None else log_prob_BM
-        return length, (cross_kv, encoded.segment_BS, source_BS)
+        length_BM, log_prob_BM = top_lengths(encoded.length, count, decoding.adjacent)
+        length_BM = jnp.clip(length_BM, SHORTEST, config.max_length)
+        return length_BM, log_prob_BM, (cross_kv, encoded.segment_BS, source_BS)
 
-    def search(params, source_BS, limit_B, seed):
-        (longest,) = autoregressive.length_limits([source_BS.shape[1]], model.config.max_length)
+    def search(params, source_BS, seed):
+        (longest,) = autoregressive.length_limits([source_BS.shape[1]], config.max_length)
+        limit_B = autoregressive.LENGTH_FACTOR * (source_BS > 0).sum(1) + autoregressive.LENGTH_EXTRA
+        limit_B = jnp.minimum(limit_B, config.max_length)
         rows, score_BN, passes_B = autoregressive.write_targets(
             model, _tree(params), source_BS, limit_B, search=decoding.search, max_length=longest, seed=seed
         )
-        return rows.tokens_BNL, rows.length_BN, score_BN, passes_B
+        return rows.tokens_BNL, rows.length_BN - 1, score_BN, jnp.broadcast_to(passes_B[:, None], score_BN.shape)
 
     like = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in params.items()}
     for length in source_lengths:
-        if model.config.causal:
-            arguments = (like, ints(b, length), ints(b), number)
-            yield program_file("search", length), search, arguments
+        if config.causal:
+            yield program_file("search", length), search, (like, ints(b, length), number)
         else:
             yield program_file("encode", length), encode, (like, ints(b, length))
     for length in target_lengths:
-        _, some = jax.eval_shape(encode, like, ints(b, source_lengths[0]))
+        *_, some = jax.eval_shape(encode, like, ints(b, source_lengths[0]))
         memory = jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, s, *x.shape[2:]), x.dtype), some)
-        arguments = (like, memory, ints(b, n), ints(b, n), number, number)
+        log_prob_BN = jax.ShapeDtypeStruct((b, n), np.float32)
+        arguments = (like, memory, ints(b, n), log_prob_BN, ints(b, n), number, number)
         yield program_file("refine", length), _refine(model, decoding, copied, length), arguments
 
 
 def _refine(model, decoding: Decoding, copied: frozenset[int], length: int) -> Callable[..., Any]:
-    """The program that refines drafts of at most `length` tokens and gives the numbers that choose among them."""
+    """The program that refines drafts of at most `length` tokens, reads targets out of them, and scores the targets."""
     assert decoding.strategy is not None and decoding.canvas is not None
     rule = cast(Any, decoding.rule)  # own or causal score: `export` refuses others
+    own = rule if isinstance(rule, OwnScore) else OwnScore(rule.brevity)
     repeat_V = np.ones(model.ids.num_embeddings, bool)  # ids that stay when they equal their left neighbour
     if decoding.drops_repeats:
         repeat_V = np.isin(np.arange(repeat_V.size), [*copied])
 
-    def again(params, memory, refined):
-        """The causal side's score of the cleaned drafts (`padir.decoding.batches`)."""
-        target_RL = packed_without_repeats(refined.tokens_RL, refined.free_RL, jnp.asarray(repeat_V))
+    def again(params, memory, target_RL):
+        """The causal side's score of the targets (`padir.decoding.batches`)."""
         causal, params = Transformer(model.config.as_causal(), model.ids), in_model_dtype(model.config, params)
         log_prob_RL = autoregressive.score_drafts(causal, params, *memory, target_RL)
         return rule.of(log_prob_RL.sum(-1), (target_RL > 0).sum(-1))
 
     options = RefineOptions(length, decoding.strategy, decoding.canvas)
 
-    def refine(params, memory, length_BN, draw_BN, num_steps, seed):
+    def refine(params, memory, length_BN, length_log_prob_BN, draw_BN, num_steps, seed):
         cross_kv, segment_BS, source_BS = memory
 
         def rows(rows_at_once: int | None):
@@ -326,15 +305,20 @@ def _refine(model, decoding: Decoding, copied: frozenset[int], length: int) -> C
                 options=dataclasses.replace(options, rows_at_once=rows_at_once),
                 num_steps=num_steps,
                 seed=seed,
+                blank_penalty=decoding.blank_penalty,
             )
-            shape, score_R = length_BN.shape, refined.log_prob_R
+            shape, tokens_RL, free_RL = length_BN.shape, refined.tokens_RL, refined.free_RL
+            kept_RL = model.config.readout.kept(tokens_RL, free_RL, model.ids)
+            target_RL = packed_without_repeats(tokens_RL, kept_RL, jnp.asarray(repeat_V))
+            score_R = own.of(refined.log_prob_R, free_RL.sum(-1), length_log_prob_BN.reshape(-1))
             if isinstance(rule, CausalScore):  # a single draft leaves no choice: its score is that of the rule "own"
                 score_R = jax.lax.cond(
                     jnp.asarray(shape[1], jnp.int32) == 1,
-                    lambda: OwnScore(rule.brevity).of(refined.log_prob_R, refined.free_RL.sum(-1)),
-                    lambda: again(_tree(params), (cross_kv, segment_BS), refined),
+                    lambda: score_R,
+                    lambda: again(_tree(params), (cross_kv, segment_BS), target_RL),
                 )
-            return (refined.tokens_RL.reshape(*shape, length), score_R.reshape(shape), refined.passes_R.reshape(shape))
+            by_row = (target_RL > EOS).sum(-1), score_R, refined.passes_R
+            return (target_RL.reshape(*shape, length), *(each_R.reshape(shape) for each_R in by_row))
 
         group = max(1, POSITIONS // length)
         return jax.lax.cond(_in_groups(length_BN.size, group), lambda: rows(group), lambda: rows(None))

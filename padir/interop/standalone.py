@@ -13,7 +13,7 @@ does not install with JAX. A copy of this file lies in every exported folder. Th
 from __future__ import annotations
 
 import argparse
-import functools
+import dataclasses
 import hashlib
 import importlib.util
 import itertools
@@ -33,7 +33,7 @@ import safetensors
 import safetensors.numpy
 import sentencepiece
 
-FORMAT = 2
+FORMAT = 3
 DESCRIPTION, WEIGHTS, VOCABULARY, MANIFEST = "export.json", "weights.safetensors", "vocab.model", "manifest.json"
 _PADDING, _EOS, _UNK = 0, 1, 2
 _MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence
@@ -47,7 +47,7 @@ class Translated(NamedTuple):
     """One sentence's translation.
 
     Attributes:
-      tokens: target ids without EOS, as the model wrote them.
+      tokens: target ids without EOS, and without the repeated tokens that the model's strategy drops.
       score: mean log-probability per token, if `brevity` and `length_weight` have their defaults; for an autoregressive
         model, the score of its search.
       passes: decoder passes of this sentence; 0 for an empty one.
@@ -67,6 +67,7 @@ def program_file(stage: str, length: int) -> str:
     return f"{stage}_{length}.jax_export"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Exported:
     """A loaded export. A program is read when a batch first needs its row length, and compiled once for each shape.
 
@@ -77,20 +78,12 @@ class Exported:
       files: names of the files that were compared with the manifest; no others are read.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        description: dict[str, Any],
-        params: dict[str, Any],
-        vocabulary: bytes,
-        files: frozenset[str],
-    ):
-        self.folder, self.description, self.params, self.files = folder, description, params, files
-        self._processor = sentencepiece.SentencePieceProcessor()
-        self._processor.LoadFromSerializedProto(vocabulary)
-        if tuple(self._processor.PieceToId(piece) for piece in ("<pad>", "</s>", "<unk>")) != (_PADDING, _EOS, _UNK):
-            raise RuntimeError("the vocabulary lacks padding, EOS or unk")
-        self._programs: dict[str, Callable[..., Any]] = {}
+    folder: Path
+    description: dict[str, Any]
+    params: dict[str, Any]
+    files: frozenset[str]
+    _processor: sentencepiece.SentencePieceProcessor
+    _programs: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Exported:
@@ -115,14 +108,16 @@ class Exported:
         if platform not in description["platforms"]:
             what = f"the programs are for {', '.join(description['platforms'])}, and JAX runs on {platform} here"
             raise ExportError(f"{what}: export for this platform, or set JAX_PLATFORMS=cpu")
-        dtypes = description["dtypes"]
+        processor, dtypes = sentencepiece.SentencePieceProcessor(), description["dtypes"]
         try:
             arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
             params = {name: np.asarray(value, dtypes[name]) for name, value in arrays.items()}
-            vocabulary = (folder / VOCABULARY).read_bytes()
-            exported = cls(folder, description, jax.device_put(params), vocabulary, files)
+            processor.LoadFromSerializedProto((folder / VOCABULARY).read_bytes())
+            if tuple(processor.PieceToId(piece) for piece in ("<pad>", "</s>", "<unk>")) != (_PADDING, _EOS, _UNK):
+                raise RuntimeError("the vocabulary lacks padding, EOS or unk")
         except (safetensors.SafetensorError, RuntimeError, OSError, LookupError, AttributeError) as error:
             raise ExportError(f"{folder} holds weights or a vocabulary that cannot be read: {error}") from error
+        exported = cls(folder, description, jax.device_put(params), files, processor)
         exported._options({})
         return exported
 
@@ -172,22 +167,23 @@ class Exported:
         rows = [[*prefix, *source[:limit], _EOS] for source in sources]
         order = sorted((i for i, source in enumerate(sources) if len(source)), key=lambda i: len(rows[i]))
         results = [Translated()] * len(sources)
-        batch = self._search if self.description["kind"] == "search" else self._refine
         for begin in range(0, len(order), chosen["batch_size"]):
             some = order[begin : begin + chosen["batch_size"]]
             count = min(chosen["batch_size"], 1 << (len(some) - 1).bit_length())  # few shapes, few compilations
-            length = self._bucket("source", max(len(rows[i]) for i in some))
-            source_BS = np.full((count, length), _PADDING, np.int32)
-            for b, i in enumerate(some):
-                source_BS[b, : len(rows[i])] = rows[i]
             try:
-                written = batch(source_BS, len(some), chosen)
+                source_BS = np.full((count, self._bucket("source", len(rows[some[-1]]))), _PADDING, np.int32)
+                for b, i in zip(range(count), itertools.cycle(some)):  # rows that pad the batch repeat its sentences
+                    source_BS[b, : len(rows[i])] = rows[i]
+                tokens_BNL, length_BN, score_BN, passes_BN = self._write(source_BS, chosen)
+                for b, i in enumerate(some):
+                    written = [row[:n].tolist() for row, n in zip(tokens_BNL[b], length_BN[b], strict=True)]
+                    best = self._best(score_BN[b], written, sources[i])
+                    numbers = float(score_BN[b, best]), int(passes_BN[b, best])
+                    results[i] = Translated(tuple(written[best]), *numbers, truncated=len(sources[i]) > limit)
             except ExportError:
                 raise
             except (TypeError, ValueError, LookupError, RuntimeError) as error:
                 raise ExportError(f"the files of {self.folder} do not fit each other ({error}): export anew") from error
-            for i, result in zip(some, written, strict=True):
-                results[i] = result._replace(truncated=len(sources[i]) > limit)
         return results
 
     def text(self, tokens: Sequence[int], source: str = "") -> str:
@@ -197,25 +193,16 @@ class Exported:
         return text if "  " in source else re.sub(" {2,}", " ", text)
 
     def _raw(self, tokens: Sequence[int]) -> str:
-        """The text as it was written; repeated tokens are dropped if the model's strategy asks for it."""
-        if self.description["drop_repeats"]:
-            pairs = zip(tokens, [None, *tokens], strict=False)
-            tokens = [token for token, left in pairs if token != left or token in self._copied]
+        """The text as it was written."""
         pieces = [int(i) for i in tokens if _UNK <= i < self._processor.get_piece_size()]
         return self._processor.decode(pieces)
 
-    def _best(self, scores: np.ndarray, rows: Sequence[Sequence[int]], source: np.ndarray) -> int:
+    def _best(self, scores: np.ndarray, rows: Sequence[Sequence[int]], source: Sequence[int]) -> int:
         """The number of the best row whose bytes are characters, or else of the best row; the first of equals wins."""
         if not (order := [int(n) for n in np.argsort(-scores, kind="stable") if np.isfinite(scores[n])]):
             raise ExportError("the model's logits are not finite, so that it writes nothing: check its weights")
-        kept = "\ufffd" in self._raw(source.tolist())
+        kept = "\ufffd" in self._raw(source)
         return next((n for n in order if kept or "\ufffd" not in self._raw(rows[n])), order[0])
-
-    @functools.cached_property
-    def _copied(self) -> frozenset[int]:
-        """Ids that may be repeated: digits and bytes."""
-        ids, piece = range(self._processor.get_piece_size()), self._processor.id_to_piece
-        return frozenset(i for i in ids if self._processor.is_byte(i) or piece(i).strip("▁").isdigit())
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         defaults = self.description["options"]
@@ -235,12 +222,7 @@ class Exported:
 
     def _bucket(self, side: str, length: int) -> int:
         """The shortest row length of `side` that has a program and is at least `length`."""
-        buckets = self.description[f"{side}_buckets"]
-        for bucket in buckets:
-            if bucket >= length:
-                return bucket
-        what = f"there is no program for {side} rows of {length} tokens"
-        raise ExportError(f"{what}, only up to {max(buckets)}: export longer rows")
+        return min(bucket for bucket in self.description[f"{side}_buckets"] if bucket >= length)
 
     def _run(self, stage: str, length: int, *arguments: Any) -> Any:
         """Runs a stage's program for rows of a length."""
@@ -256,73 +238,19 @@ class Exported:
             self._programs[name] = jax.jit(program.call)
         return self._programs[name](self.params, *arguments)
 
-    def _lengths(self, length_BM: np.ndarray, chosen: dict[str, Any]) -> list[list[int]]:
-        """The target lengths to try for each sentence, EOS included, without duplicates."""
-        most = self.description["max_length"]
-        if self.description["length_head"] == "token":  # log-probabilities of 1 .. M
-            if chosen["top_k"] > (known := length_BM.shape[1]):
-                raise ExportError(f"the model knows {known} lengths, got top_k={chosen['top_k']}: try fewer")
-            if self.description["adjacent_lengths"]:
-                best_BK = np.array([_neighbours(length_M, chosen["top_k"]) for length_M in length_BM]) + 1
-            else:
-                best_BK = np.argsort(-length_BM, axis=1, kind="stable")[:, : chosen["top_k"]] + 1
-        else:  # one number, whose nearest whole numbers are tried
-            best_BK = np.array([_nearest(float(mean), chosen["top_k"]) for mean in length_BM[:, 0]])
-        return [list(dict.fromkeys(int(np.clip(length, 2, most)) for length in row)) for row in best_BK.tolist()]
-
-    def _refine(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
-        """Translates a batch by refinement: encode, choose lengths, refine every draft, keep the best."""
-        length_BM, memory = self._run("encode", source_BS.shape[1], source_BS)
-        log_prob_BM = np.asarray(length_BM)
-        lengths = self._lengths(log_prob_BM[:sentences], chosen)
-        tried = [list(itertools.product(row, range(chosen["draws"]))) for row in lengths]
-        most = max(map(len, tried))
-        # A sentence with fewer candidates repeats its first; padding rows repeat the first sentence.
-        filled = [row + [row[0]] * (most - len(row)) for row in tried]
-        filled += [filled[0]] * (len(source_BS) - sentences)
-        length_BN, draw_BN = np.moveaxis(np.array(filled, np.int32), -1, 0)
+    def _write(self, source_BS: np.ndarray, chosen: dict[str, Any]) -> Any:
+        """Targets of a batch, their numbers of tokens, scores and passes; each array is on the host."""
+        if self.description["kind"] == "search":
+            return jax.device_get(self._run("search", source_BS.shape[1], source_BS, np.int32(chosen["seed"])))
+        length_BM, log_prob_BM, memory = self._run("encode", source_BS.shape[1], source_BS)
+        top_k, draws = chosen["top_k"], chosen["draws"]
+        if top_k > (known := length_BM.shape[1]):
+            raise ExportError(f"the model knows {known} lengths, got top_k={top_k}: try fewer")
+        length_BN, log_prob_BN = (np.repeat(np.asarray(x)[:, :top_k], draws, 1) for x in (length_BM, log_prob_BM))
+        draw_BN = np.broadcast_to(np.tile(np.arange(draws, dtype=np.int32), top_k), length_BN.shape)
+        numbers = np.int32(chosen["num_steps"]), np.int32(chosen["seed"])
         longest = self._bucket("target", int(length_BN.max()))
-        arguments = (memory, length_BN, draw_BN, np.int32(chosen["num_steps"]), np.int32(chosen["seed"]))
-        tokens_BNL, score_BN, passes_BN = jax.device_get(self._run("refine", longest, *arguments))
-        results = []
-        for b, row in enumerate(tried):
-            scores = score_BN[b, : len(row)].astype(float)
-            if self.description["length_weight"]:
-                scores += self.description["length_weight"] * log_prob_BM[b, length_BN[b, : len(row)] - 1]
-            scores /= np.maximum(length_BN[b, : len(row)] - 1, 1) ** self.description["brevity"]
-            rows = [tokens_BNL[b, n, : length_BN[b, n] - 1].tolist() for n in range(len(row))]
-            n = self._best(scores, rows, source_BS[b])
-            results.append(Translated(tuple(rows[n]), float(scores[n]), int(passes_BN[b, n])))
-        return results
-
-    def _search(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
-        """Translates a batch with an autoregressive model: one program encodes and searches."""
-        # At most factor * (source tokens) + extra target tokens; EOS counts on both sides.
-        factor, extra = self.description["length_limit"]
-        limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
-        limit_B[sentences:] = 2  # padding rows end at once
-        arguments = (source_BS, limit_B.astype(np.int32), np.int32(chosen["seed"]))
-        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(self._run("search", source_BS.shape[1], *arguments))
-        results = []
-        for b in range(sentences):
-            rows = [row[: length - 1].tolist() for row, length in zip(tokens_BNL[b], length_BN[b], strict=True)]
-            n = self._best(score_BN[b], rows, source_BS[b])
-            results.append(Translated(tuple(rows[n]), float(score_BN[b, n]), int(passes_B[b])))
-        return results
-
-
-def _nearest(mean: float, k: int) -> list[int]:
-    """The k whole numbers nearest to `mean`, the rounded mean first; all others are at least 1."""
-    first = int(np.rint(mean))
-    others = sorted(range(max(1, first - k), first + k + 1), key=lambda length: abs(np.float32(length) - mean))
-    return [first, *(length for length in others if length != first)][:k]
-
-
-def _neighbours(log_prob_M: np.ndarray, k: int) -> np.ndarray:
-    """The k indices of a window that begins at the most likely index and grows to its likelier side."""
-    most = int(log_prob_M.argmax())
-    lower, higher = np.minimum.accumulate(log_prob_M[most::-1])[:0:-1], np.minimum.accumulate(log_prob_M[most:])
-    return np.lexsort((np.abs(np.arange(len(log_prob_M)) - most), -np.concatenate([lower, higher])))[:k]
+        return jax.device_get(self._run("refine", longest, memory, length_BN, log_prob_BN, draw_BN, *numbers))
 
 
 def _check(folder: Path) -> frozenset[str]:

@@ -22,7 +22,7 @@
     return element;
   };
 
-  const sized = !settings.causal && settings.blank === null;  // the model predicts how long a translation is
+  const aligns = settings.blank !== null;  // a CTC model: its positions are no words, and it tries no lengths
 
   const language = (code) => {
     try {
@@ -46,7 +46,7 @@
   /** Whether the sentence leaves out a position of a CTC model: it is blank, or as its left neighbour. */
   const silent = (step, i) => {
     const { pieces } = trace[step];
-    return step > 0 && settings.blank !== null && (pieces[i] === settings.blank || pieces[i] === pieces[i - 1]);
+    return step > 0 && aligns && (pieces[i] === settings.blank || pieces[i] === pieces[i - 1]);
   };
   const changed = (step, i) => step > 0 && trace[step].pieces[i] !== trace[step - 1].pieces[i];
   const count = (step) => trace[step].pieces.filter((_, i) => changed(step, i)).length;
@@ -194,7 +194,7 @@
     const { trace: steps, passes, candidates } = sentences[number] ?? {};
     setPlaying(false);
     pins = sentences[number]?.pins ?? new Map();
-    pin = settings.local && settings.blank === null ? (step, positions) => repair(sentences, number, step, positions) : null;
+    pin = settings.local && !aligns ? (step, positions) => repair(sentences, number, step, positions) : null;
     [...$("sentences").children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
     trace = (steps ?? []).slice(0, passes + 1);  // the draft of a sentence that is done stays as it is
     $("refinement").hidden = trace.length === 0;
@@ -240,8 +240,8 @@
     $("result").hidden = false;
     $("output").textContent = found.text || "\u2026";
     const figures = found.passes ? [plural(found.passes, "pass", "passes")] : [];  // blanks that JavaScript does not trim
-    if (found.passes && sized) figures.push(`${plural(found.hypotheses, "length")} tried`);
-    if (found.passes) figures.push(plural(found.length, settings.blank === null ? "token" : "position"));
+    if (found.passes && !settings.causal && !aligns) figures.push(`${plural(found.hypotheses, "length")} tried`);
+    if (found.passes) figures.push(plural(found.length, aligns ? "position" : "token"));
     const server = settings.local ? "" : `${Math.round(1000 * answer.seconds)} ms in the server, `;
     figures.push(`${server}${Math.round(milliseconds)} ms in all`);
     $("figures").textContent = figures.join(" \u00b7 ");
@@ -335,10 +335,10 @@
     $("waiting").textContent = "The model is loading.";
     $("stage").removeAttribute("aria-hidden");
     $("pins").hidden = false;
-    if (!sized) $("pins").textContent = "With this model no word can be kept: its positions are no words.";
+    if (aligns) $("pins").textContent = "With this model no word can be kept, because its positions are no words.";
   }
-  $("reading").hidden = settings.blank === null;
-  $("top_k").parentElement.hidden = !sized;
+  $("reading").hidden = !aligns;
+  $("top_k").parentElement.hidden = aligns;
   if (settings.rule === "causal") $("rule").textContent = ", chosen by the score of the model\u2019s left-to-right side";
   $("about").textContent =
     `${language(settings.source)} to ${language(settings.target)}. ` +

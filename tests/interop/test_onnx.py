@@ -15,16 +15,16 @@ from support.chromium import PROGRAM, opened, served
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
-from padir.decoding.batches import draft_tokens
-from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, lay_out
+from padir.decoding.batches import Candidate, SourceBatch, choose
+from padir.decoding.refine_batch import Drafts, lay_out, refine_drafts
 from padir.decoding.translation import clean, without_repeats
+from padir.distributed.sharding import on_host
 from padir.models import save_model
-from padir.models.length import LengthOutput, top_lengths
+from padir.models.length import LengthOutput
 from padir.readout import Ctc
-from padir.refinement import Mask, draft, refine
+from padir.refinement import Mask
 from padir.refinement.loop import advance, begin
 from padir.refinement.scores import Output
-from padir.refinement.segments import sentence_keys
 from padir.text.ids import pad_rows, sorted_batches
 
 ort = pytest.importorskip("onnxruntime")
@@ -36,6 +36,7 @@ TEXTS = [*EVERYDAY, *(f"{one} {EVERYDAY[(i * 7 + k) % 50]}" for k in range(1, 6)
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 NUMBERS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)]
 CTC = {"length_head": "ctc", "strategy": Ctc.strategy, "dual": True, "max_length": 48}
+MIXED = 3.0  # at this penalty on the blank, a CTC model without training writes both blanks and pieces
 LOADER = """
 import * as ort from {ort!r};
 import {{ load }} from {loader!r};
@@ -53,7 +54,7 @@ class Programs:
         how = ort.SessionOptions()
         how.intra_op_num_threads = 1
         self.run = {path.stem: ort.InferenceSession(path, how).run for path in folder.glob("*.onnx")}
-        self.translator, self.decoding = translator, translator.resolved(translator.decoding)
+        self.pipeline = translator.pipeline(translator.decoding)
 
     def __call__(self, texts):
         """(text, passes) of each sentence; shorter and longer ones are in other batches."""
@@ -63,48 +64,35 @@ class Programs:
         return [results[i] for i in range(len(texts))]
 
     def _batch(self, texts):
-        decoding, card, tokenizer = self.decoding, self.translator.card, self.translator.tokenizer
-        source, _ = self.translator.loaded.source_tokens(texts, True)
-        source_BS = pad_rows(source, max(map(len, source)))
-        *log_prob_BM, memory = self.run["encode"](None, {"source_BS": source_BS})
-        inputs, penalty = {"source_BS": source_BS, "memory": memory}, {}
+        pipeline, loaded = self.pipeline, self.pipeline.loaded
+        batch = pipeline.encode(SourceBatch(texts, loaded.source_tokens(texts, True)[0]))
+        *log_prob_BM, memory = self.run["encode"](None, {"source_BS": batch.source_BS})
+        inputs = {"source_BS": batch.source_BS, "memory": memory}
         if log_prob_BM:
             length = LengthOutput(jnp.asarray(log_prob_BM[0])[:, None])
+            batch = dataclasses.replace(batch, encoded=dataclasses.replace(batch.encoded, length=length))
         else:
-            length = LengthOutput(mean_BG=jnp.array([[2.0 * len(row)] for row in source]))
-            penalty["blank_penalty"] = np.float32(decoding.blank_penalty)
-        length_BN, _ = top_lengths(length, decoding.top_k, decoding.adjacent)
-        length_BN = jnp.clip(length_BN, 2, card.config.max_length)
-        shape, length_R = length_BN.shape, length_BN.reshape(-1)
-        fold = jax.vmap(jax.random.fold_in)
-        key_R = jnp.repeat(sentence_keys(jnp.asarray(source_BS), decoding.seed), shape[1])
-        key_R = fold(fold(key_R, length_R), 0 * length_R)
-        canvas = draft(key_R, length_R, int(length_R.max()), decoding.canvas, card.ids)
+            inputs["blank_penalty"] = np.array(pipeline.decoding.blank_penalty, np.float32)
+        tried = pipeline.try_lengths(batch)
+        drafts, how = pipeline._refine_arguments(batch, tried)
+        params, drafts = jax.tree.map(jnp.asarray, (loaded.converted, drafts))
+        key_R, canvas, _ = lay_out(loaded.model, params, drafts, how["options"], how["seed"])
 
         def decoder(canvas):
-            tokens_BNL = np.asarray(canvas.tokens_BL).reshape(*shape, -1)
-            found = self.run["refine"](None, inputs | penalty | {"tokens_BNL": tokens_BNL})
-            logits_BLV = jnp.zeros((*canvas.tokens_BL.shape, card.ids.num_embeddings))
-            return Output(logits_BLV, found_BL=tuple(jnp.asarray(x).reshape(canvas.tokens_BL.shape) for x in found))
+            shape = canvas.tokens_BL.shape
+            tokens_BNL = np.asarray(canvas.tokens_BL).reshape(*drafts.length_BN.shape, -1)
+            found = self.run["refine"](None, inputs | {"tokens_BNL": tokens_BNL})
+            logits_BLV = jnp.zeros((*shape, canvas.ids.num_embeddings))
+            return Output(logits_BLV, found_BL=tuple(jnp.asarray(x).reshape(shape) for x in found))
 
-        state = begin(key_R, canvas, decoding.strategy, decoding.num_steps)
-        while state.step < decoding.num_steps and not state.canvas.done_B.all():
-            state = advance(state, decoder, decoding.strategy, decoding.num_steps)
-        free_RL = np.asarray(canvas.free_BL)
-        rows = zip(np.asarray(state.canvas.tokens_BL), free_RL, strict=True)
-        kept = [draft_tokens(self.translator.loaded, decoding, *row) for row in rows]
-        score_R = np.asarray((state.canvas.score_BL * free_RL).sum(-1) / (length_R - 1))
-        if decoding.rerank == "causal":
-            target_RL = pad_rows([[*tokens, 1] for tokens in kept], free_RL.shape[1])
-            (log_prob_BN,) = self.run["score"](None, inputs | {"target_BNL": target_RL.reshape(*shape, -1)})
-            score_R = log_prob_BN.reshape(-1) / (target_RL > 0).sum(-1)
-        written = [tokenizer.decode(tokens) for tokens in kept]
-        results = []
-        for b, text in enumerate(texts):
-            own = range(b * shape[1], (b + 1) * shape[1])
-            best = max(own, key=lambda row: ("\ufffd" not in written[row], score_R[row]))
-            results.append((clean(written[best], text), int(state.passes_B[best])))
-        return results
+        strategy, num_steps = how["options"].strategy, how["num_steps"]
+        state = begin(key_R, canvas, strategy, num_steps)
+        while state.step < num_steps and not state.canvas.done_B.all():
+            state = advance(state, decoder, strategy, num_steps)
+        score_R = (state.canvas.score_BL * canvas.free_BL).sum(-1)
+        ends = drafts.length_BN.reshape(-1), score_R, state.passes_B, ~state.canvas.done_B
+        refined = on_host(Drafts(state.canvas.tokens_BL, canvas.free_BL, *ends, trace_TRL=None))
+        return [(each.text, each.passes) for each in choose(loaded, pipeline.decoding, batch, tried, refined)]
 
 
 def in_node(folder, asked, code):
@@ -136,7 +124,7 @@ def aligning(tokenizer, tmp_path_factory):
     """The page of a CTC model that has learned nothing, and the model with the weights of the export."""
     folder = tmp_path_factory.mktemp("aligning")
     made = random_translator(tokenizer.with_placeholders(), **CTC)
-    card = dataclasses.replace(made.card, decoding={"blank_penalty": 0.5})
+    card = dataclasses.replace(made.card, decoding={"blank_penalty": MIXED})
     save_model(folder / "model", made.params, card, made.tokenizer, "")
     runpy.run_path(str(ROOT / "scripts" / "try_page.py"))["build"](folder / "try", str(folder / "model"))
     return folder / "try", Translator(rounded(made.params), card, made.tokenizer)
@@ -144,18 +132,13 @@ def aligning(tokenizer, tmp_path_factory):
 
 def repaired(translator, text, length, pins):
     """The tokens of a draft after each pass in which tokens were frozen before the first."""
-    decoding, card = translator.resolved(translator.decoding), translator.card
-    loaded = translator.side(decoding)
-    source_BS = jnp.array([[card.ids.length, *translator.tokenizer.encode(text), 1]], jnp.int32)
-    encoded, cross_kv = encode(loaded.model, loaded.converted, source_BS)
-    inputs = DraftInputs(cross_kv, encoded.segment_BS, source_BS, jnp.array([[length]]), jnp.array([[0]]))
-    options = RefineOptions(length, decoding.strategy, decoding.canvas)
-    key_R, canvas, decoder = lay_out(loaded.model, loaded.converted, inputs, options, decoding.seed)
-    places, tokens = np.array(list(pins)), np.array(list(pins.values()))
-    tokens_BL, free_BL = canvas.tokens_BL.at[0, places].set(tokens), canvas.free_BL.at[0, places].set(False)
-    canvas = dataclasses.replace(canvas, tokens_BL=tokens_BL, free_BL=free_BL)
-    refined = refine(key_R, canvas, decoder, decoding.strategy, num_steps=decoding.num_steps, trace=True)
-    return refined.tokens_TBL[: int(refined.passes_B[0]) + 1, 0].tolist()
+    pipeline, loaded = translator.pipeline(translator.decoding, trace=True), translator.loaded
+    batch = pipeline.encode(SourceBatch([text], loaded.source_tokens([text], False)[0]))
+    inputs, how = pipeline._refine_arguments(batch, [[Candidate(length, 0)]])
+    fixed_RL = np.zeros((1, how["options"].max_target_length), np.int32)
+    fixed_RL[0, list(pins)] = list(pins.values())
+    refined = refine_drafts(loaded.model, loaded.converted, inputs._replace(fixed_RL=fixed_RL), **how)
+    return refined.trace_TRL[0][: int(refined.passes_R[0]) + 1, 0, :length].tolist()
 
 
 def test_shipped_model_writes_the_same_text(folder, shipped):
@@ -173,8 +156,8 @@ def test_shipped_model_writes_the_same_text(folder, shipped):
         ({}, {}),
         ({"dual": True, "mlp_activations": ("gelu", "linear")}, {"rerank": "causal", "top_k": 3}),
         ({"tied": False, "decoder_layers": 2, "corruption": Mask()}, {"top_k": 4, "adjacent": True, "num_steps": 6}),
-        (CTC, {"num_steps": 6}),
-        (CTC | {"corruption": Mask()}, {"num_steps": 2, "blank_penalty": 0.7}),
+        (CTC, {"num_steps": 6, "blank_penalty": MIXED}),
+        (CTC | {"dual": False, "tied": False}, {"num_steps": 1, "blank_penalty": MIXED}),
     ],
 )
 def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
@@ -188,16 +171,18 @@ def test_models_of_other_kinds(tokenizer, tmp_path, sizes, options):
     assert len({text for text, _ in expected}) > 3
 
 
-def test_the_causal_side_of_a_ctc_model(tokenizer, tmp_path):
-    made = random_translator(tokenizer, **CTC)
+@pytest.mark.parametrize("sizes", [{"dual": True}, CTC])
+def test_the_causal_side(tokenizer, tmp_path, sizes):
+    made = random_translator(tokenizer, **sizes)
     export_onnx(made, tmp_path / "out")
     same = Translator(rounded(made.params), made.card, made.tokenizer)
-    run, pair = Programs(tmp_path / "out", same).run, (NUMBERS[11], NUMBERS[5])
-    source_BS, target_BL = (np.array([[*tokenizer.encode(text), 1]], np.int32) for text in pair)
-    (memory,) = run["encode"](None, {"source_BS": source_BS})
-    (log_prob_BN,) = run["score"](None, {"source_BS": source_BS, "memory": memory, "target_BNL": target_BL[None]})
-    (expected,) = same.score([pair[0]], [pair[1]])
-    assert log_prob_BN.item() == pytest.approx(expected.log_prob, abs=1e-4)
+    run, (source, target) = Programs(tmp_path / "out", same).run, (NUMBERS[11:12], NUMBERS[4:7])
+    source_BS = np.array(same.loaded.source_tokens(source, False)[0], np.int32)
+    target_BNL = pad_rows(same.loaded.tokens(target, False, "target")[0], 8)[None]
+    *_, memory = run["encode"](None, {"source_BS": source_BS})
+    (log_prob_BN,) = run["score"](None, {"source_BS": source_BS, "memory": memory, "target_BNL": target_BNL})
+    expected = [each.log_prob for each in same.score(source * 3, target)]
+    assert log_prob_BN[0].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +192,7 @@ def test_the_causal_side_of_a_ctc_model(tokenizer, tmp_path):
         ({"length_head": "affine"}, {}, 'needs the length head "token" with length_unit=1, or "ctc"'),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
-        ({}, {"rerank": "mbr", "top_k": 2}, "needs the rule own or causal"),
+        ({}, {"rerank": "mbr", "top_k": 2}, "only the rules 'own' and"),
         ({}, {"keep": "tags"}, "keep cannot be exported"),
         ({}, {"n_best": 1}, "n_best cannot be exported"),
     ],
@@ -261,12 +246,20 @@ class TestInJavaScript:
         assert found == [[each, shipped.tokenizer.decode(each)] for each in ids]
 
 
-TRANSLATE = """
-document.getElementById("text").value = {text!r};
-document.getElementById("go").click();
+DONE = """
 while (document.getElementById("go").ariaBusy === "true") await new Promise((done) => setTimeout(done, 20));
 return document.getElementById("problem").textContent || document.getElementById("output").textContent;
 """
+TRANSLATE = (
+    """
+document.getElementById("text").value = {text!r};
+document.getElementById("go").click();
+"""
+    + DONE
+)
+UNTIL = "for (let i = 0; i < 3000 && !({}); i++) await new Promise((done) => setTimeout(done, 20));"  # a minute
+FAINT = "return [...document.querySelectorAll('#stage .piece')].map((each) => getComputedStyle(each).opacity < 1)"
+STILL = "--force-prefers-reduced-motion"  # a step that is shown stays
 PIN = """
 const slider = document.getElementById("slider");
 slider.value = 1;
@@ -278,8 +271,10 @@ return document.getElementById("output").textContent;
 """
 
 
-@needs_npm
-@pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
+needs_chromium = pytest.mark.skipif(PROGRAM is None or shutil.which("npm") is None, reason="needs Chromium and npm")
+
+
+@needs_chromium
 def test_page_in_chromium(folder, shipped):
     """Three translations and a pinned word are the library's, and nothing is wider than a telephone."""
     with served(folder.parent) as address, opened(f"{address}/try/", width=390) as page:
@@ -292,3 +287,52 @@ def test_page_in_chromium(folder, shipped):
             kept = without_repeats(tokens, np.arange(tokens.size) < tokens.size - 1, shipped.tokenizer.copied)
             assert page(PIN.format(number=1)) == clean(shipped.tokenizer.decode(kept), text)
         assert page("return document.documentElement.scrollWidth") == 390
+
+
+@needs_chromium
+def test_page_of_a_ctc_model(aligning):
+    """What reading leaves out of a canvas is faint, and the page says that no word can be kept."""
+    folder, translator = aligning
+    texts, blank = NUMBERS[9:12], translator.tokenizer.pieces[translator.model.ids.blank]
+    with served(folder.parent) as address, opened(f"{address}/try/", 390, STILL) as page:
+        for text, expected in zip(texts, translator.translate(texts, trace=True), strict=True):
+            assert page(TRANSLATE.format(text=text)) == expected.text
+            pieces, _ = expected.trace[expected.passes]
+            left_out = [piece in (blank, left) for piece, left in zip(pieces, (None, *pieces), strict=False)]
+            assert page(FAINT) == left_out and {*left_out} == {True, False}
+        assert page("return document.querySelectorAll('#stage button').length") == 0
+        assert "no word can be kept" in page("return document.getElementById('pins').innerText")
+        assert page("return document.getElementById('top_k').checkVisibility()") is False
+        assert page("return document.documentElement.scrollWidth") == 390
+
+
+@needs_chromium
+def test_page_without_a_mouse(folder, shipped):
+    """Enter translates, arrows go through the steps, and the space bar keeps a word, which stays in focus."""
+    with served(folder.parent) as address, opened(f"{address}/try/", 390, STILL) as page:
+        page(f"document.getElementById('text').value = {EVERYDAY[0]!r}")
+        page.press("Enter", shift=True)
+        assert page("return document.getElementById('text').value") == f"{EVERYDAY[0]}\n"
+        assert page("return document.getElementById('result').hidden")
+        page.press("Enter")
+        (expected,) = shipped.translate([EVERYDAY[0]])
+        assert page(DONE) == expected.text
+        for _ in range(30):
+            if page("return document.activeElement.id === 'slider'"):
+                break
+            page.press("Tab")
+        page.press("ArrowLeft")
+        where = f"step {expected.passes - 1} of {expected.passes}"
+        assert page("return document.getElementById('where').textContent") == where
+        page.press("Tab", shift=True)
+        page.press("Tab", shift=True)
+        page.press(" ")
+        page(UNTIL.format("document.querySelector('#stage [aria-pressed=true]')"))
+        assert page("return document.activeElement.matches('#stage [aria-pressed=true]')")
+
+
+@needs_chromium
+def test_page_where_wasm_is_missing(folder):
+    with served(folder.parent) as address, opened(f"{address}/try/", 390, "--js-flags=--no-expose-wasm") as page:
+        page(UNTIL.format("!document.getElementById('problem').hidden"))
+        assert page("return document.getElementById('problem').innerText").startswith("This browser has no WebAssembly")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.export
@@ -20,16 +21,17 @@ from padir import Decoding, PadirError, Translator
 from padir.cli import main
 from padir.decoding.translation import clean
 from padir.interop import Lengths, export_model, stablehlo
-from padir.interop import stablehlo as export
 from padir.interop import standalone as exported
 from padir.interop.standalone import Exported, ExportError
 from padir.models import init_params, products, save_model
+from padir.readout import Ctc
 from padir.refinement import STRATEGIES, Constant, Mask, Uniform
 from padir.storage.manifest import write_manifest
 
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 TEXTS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)] + ["", "acht ☃ 10", "  "]
 LONG = " ".join(WORDS * 3)  # more than the model takes
+CTC = {"length_head": "ctc", "strategy": Ctc.strategy, "max_length": 48}
 ONE = Lengths(source=(16,), target=(24,))  # as few programs as can be: more are only more of the same
 
 
@@ -79,7 +81,7 @@ class TestTranslates:
     def test_tokens_into_tokens(self, folder, translator):
         loaded = Exported.load(folder)
         results = loaded.translate_tokens([*translator.tokenizer.encode_batch(TEXTS[7:9]), []])
-        texts = [result.text for result in translator.translate(TEXTS[7:9], drop_repeats=False)]
+        texts = [result.text for result in translator.translate(TEXTS[7:9])]
         assert [clean(translator.tokenizer.decode(r.tokens), "") for r in results] == [*texts, ""]
 
     def test_cuts_what_is_too_long_only_if_told_to(self, folder):
@@ -139,6 +141,8 @@ class TestModels:
             ({"length_head": "affine", "tied": False, "mlp_activations": ("gelu", "linear")}, Decoding()),
             ({}, Decoding(brevity=0.3, length_weight=2.0, top_k=4, adjacent=True)),
             ({}, Decoding(strategy=Constant(remask="logits"), drop_repeats=True, num_steps=3)),
+            (CTC, Decoding(blank_penalty=3.0, num_steps=2)),
+            (CTC | {"dual": True}, Decoding(blank_penalty=3.0, draws=3, rerank="causal", brevity=0.5)),
         ],
     )
     def test_of_every_kind(self, tokenizer, tmp_path, sizes, decoding):
@@ -174,7 +178,7 @@ class TestPrograms:
         for name in ("refine_24.jax_export", "encode_16.jax_export"):
             data = (tmp_path / "other" / name).read_bytes()
             assert data == (folder / name).read_bytes()
-            assert b".py" not in data and os.fsencode(os.path.dirname(export.__file__)) not in data
+            assert b".py" not in data and os.fsencode(os.path.dirname(stablehlo.__file__)) not in data
         weights = [path / "weights.safetensors" for path in (folder, tmp_path / "other")]
         assert weights[0].read_bytes() != weights[1].read_bytes()
 
@@ -243,7 +247,7 @@ class TestRefuses:
         [
             *((lambda copy, text=text: (copy / "manifest.json").write_text(text), "manifest.json is damaged")
               for text in ("{", "[]", '{"files": {"a": 1}}', "[" * 100_000)),
-            (lambda copy: described(copy, format=9), "has format 9, this loader reads 2"),
+            (lambda copy: described(copy, format=9), "has format 9, this loader reads 3"),
             (lambda copy: described(copy, platforms=["tpu"]), "the programs are for tpu, and JAX runs on cpu here"),
         ],
     )  # fmt: skip
@@ -351,7 +355,7 @@ class TestRefuses:
         before = sorted(path.name for path in copy.iterdir())
         monkeypatch.setattr(stablehlo, "serialise", lambda *arguments: b"")
         with monkeypatch.context() as patched:
-            patched.setattr(export, "save_weights", lambda path, arrays: (_ for _ in ()).throw(OSError("disk full")))
+            patched.setattr(stablehlo, "save_weights", lambda path, arrays: (_ for _ in ()).throw(OSError("disk full")))
             with pytest.raises(OSError, match="disk full"):
                 export_model(translator, copy, lengths=ONE, overwrite=True)
         assert sorted(path.name for path in copy.iterdir()) == before
@@ -361,32 +365,25 @@ class TestRefuses:
         assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-def test_the_command(translator, tmp_path, capsys):
-    save_model(tmp_path / "model", translator.params, translator.card, translator.tokenizer, "")
-    options = ["--set", "source=16", "target=24", "platforms=cpu", "--top_k", "3"]
-    arguments = ["export", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out"), *options]
-    assert main([*arguments, "--json", str(tmp_path / "figures.json")]) == 0
-    assert json.loads((tmp_path / "figures.json").read_text())["programs"] == 2
-    loaded = Exported.load(tmp_path / "out")
-    assert loaded.description["platforms"] == ["cpu"] and loaded.description["options"]["top_k"] == 3
-    same(loaded.translate(TEXTS), translator.translate(TEXTS, top_k=3))
-    assert main(arguments) == 2
-    assert "holds an earlier export" in capsys.readouterr().err
-
-
 def test_the_command_exports_what_the_card_says_or_nothing(tokenizer, tmp_path, capsys):
     model, folder = tmp_path / "model", tmp_path / "export"
     made = random_translator(tokenizer, dual=True, max_length=8)
     card = dataclasses.replace(made.card, decoding={"top_k": 3, "rerank": "causal", "brevity": 0.5, "num_steps": 1})
     save_model(model, made.params, card, tokenizer, "")
-    lengths, texts = ["--set", "source=16", "target=8", "platforms=cpu"], TEXTS[:5]
-    assert main(["export", "--model", str(model), "--output", str(folder), *lengths]) == 0
-    results, expected = Exported.load(folder).translate(texts), Translator.load(model).translate(texts)
+    lengths, texts = ["--set", "source=16", "target=8", "platforms=cpu", "--num_steps", "2"], TEXTS[:5]
+    arguments = ["export", "--model", str(model), "--output", str(folder), *lengths]
+    assert main([*arguments, "--json", str(tmp_path / "figures.json")]) == 0
+    assert json.loads((tmp_path / "figures.json").read_text())["programs"] == 2
+    assert main(arguments) == 2
+    assert "holds an earlier export" in capsys.readouterr().err
+    loaded, expected = Exported.load(folder), Translator.load(model).translate(texts, num_steps=2)
+    assert loaded.description["platforms"] == ["cpu"]
+    results = loaded.translate(texts)
     assert [r.score for r in results] == pytest.approx([e.score for e in expected], abs=1e-4)
     same(results, expected)
-    one = Exported.load(folder).translate(texts, top_k=1)
-    same(one, Translator.load(model).translate(texts, top_k=1))
-    own = Translator.load(model).translate(texts, rerank="own")
+    one = loaded.translate(texts, top_k=1)
+    same(one, Translator.load(model).translate(texts, top_k=1, num_steps=2))
+    own = Translator.load(model).translate(texts, rerank="own", num_steps=2)
     assert [e.score for e in expected] != pytest.approx([o.score for o in own], abs=1e-4)
     save_model(tmp_path / "mbr", made.params, dataclasses.replace(card, decoding={"rerank": "mbr"}), tokenizer, "")
     assert main(["export", "--model", str(tmp_path / "mbr"), "--output", str(tmp_path / "other"), *lengths]) == 2
@@ -407,21 +404,12 @@ def test_the_loader_says_what_is_wrong(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: ")
 
 
-GERMAN = [
-    "Wo ist der Bahnhof?", "Ich habe Hunger.", "Kannst du mir bitte helfen?", "Guten Morgen!", "Hast du Zeit?",
-    "Das Wetter ist heute schön.", "Tom und Maria sind gestern nach Hause gegangen.", "Wie viel kostet das?",
-    "Er wohnt seit 1998 in Berlin.", "Nein.",
-    "Ich weiß nicht, ob sie morgen kommt, aber ich hoffe es sehr.", "Die Katze schläft auf dem Sofa.", "",
-    "Warum hast du mir nicht gesagt, dass du krank bist?", "Es regnet.", "Sie liest jeden Abend ein Buch.", "☃ 😀",
-    "Mein Bruder hat sich ein neues Auto gekauft, obwohl er kein Geld hat.", "Ja!", "Ich liebe dich.",
-]  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("de_en", (1, 4, 10)), ("de_en_ar", (None,))])
 def test_the_models_that_come_with_padir(name, steps, tmp_path):
     translator = Translator.load(name)
-    texts = [*GERMAN, *(f"{a} {b}" for a in GERMAN[:10] for b in GERMAN[:10])]
+    german = (Path(__file__).resolve().parents[2] / "results" / "everyday_de.txt").read_text().splitlines()
+    texts = ["", "☃ 😀", *german, *(f"{a} {b}" for a in german[:10] for b in german[:10])]
     export_model(translator, tmp_path / "out")
     loaded = Exported.load(tmp_path / "out")
     for num_steps in steps:

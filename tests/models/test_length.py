@@ -7,7 +7,6 @@ import pytest
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
-from padir.interop.standalone import _neighbours
 from padir.models.config import ModelConfig
 from padir.models.length import LengthOutput, TokenLength, log_probs, make_length_head, top_lengths
 from padir.training.batch import length_correct, length_loss
@@ -53,11 +52,6 @@ def test_adjacent_lengths_are_those_of_a_growing_window():
             low, high = low - lower, high + (not lower)
             expected.append(low if lower else high)
         assert found.tolist() == expected
-    rough_BM = log_prob_BM.round(1)  # with equal ones, which an exported program takes in the same order
-    length_BK, _ = top_lengths(LengthOutput(logits_BGM=rough_BM[:, None]), 6, True)
-    np.testing.assert_array_equal(
-        length_BK - 1, [_neighbours(row, 6) for row in np.asarray(jax.nn.log_softmax(rough_BM))]
-    )
 
 
 def test_a_single_number_is_rounded():

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Space": (32, " "), "ArrowLeft": (37, ""), "ArrowRight": (39, "")}
+KEYS = {"Enter": (13, "\r"), " ": (32, " "), "Tab": (9, ""), "ArrowLeft": (37, "")}  # codes and texts
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -69,7 +69,7 @@ def opened(address, width, *options):
 
             def press(key, shift=False):
                 code, text = KEYS[key]
-                how = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+                how = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
                 call("Input.dispatchKeyEvent", type="keyDown", text=text, **how)
                 call("Input.dispatchKeyEvent", type="keyUp", **how)
 
