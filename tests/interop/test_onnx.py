@@ -259,7 +259,6 @@ document.getElementById("go").click();
 )
 UNTIL = "for (let i = 0; i < 3000 && !({}); i++) await new Promise((done) => setTimeout(done, 20));"  # a minute
 FAINT = "return [...document.querySelectorAll('#stage .piece')].map((each) => getComputedStyle(each).opacity < 1)"
-STILL = "--force-prefers-reduced-motion"  # a step that is shown stays
 PIN = """
 const slider = document.getElementById("slider");
 slider.value = 1;
@@ -294,7 +293,7 @@ def test_page_of_a_ctc_model(aligning):
     """What reading leaves out of a canvas is faint, and the page says that no word can be kept."""
     folder, translator = aligning
     texts, blank = NUMBERS[9:12], translator.tokenizer.pieces[translator.model.ids.blank]
-    with served(folder.parent) as address, opened(f"{address}/try/", 390, STILL) as page:
+    with served(folder.parent) as address, opened(f"{address}/try/", width=390) as page:
         for text, expected in zip(texts, translator.translate(texts, trace=True), strict=True):
             assert page(TRANSLATE.format(text=text)) == expected.text
             pieces, _ = expected.trace[expected.passes]
@@ -309,7 +308,7 @@ def test_page_of_a_ctc_model(aligning):
 @needs_chromium
 def test_page_without_a_mouse(folder, shipped):
     """Enter translates, arrows go through the steps, and the space bar keeps a word, which stays in focus."""
-    with served(folder.parent) as address, opened(f"{address}/try/", 390, STILL) as page:
+    with served(folder.parent) as address, opened(f"{address}/try/", width=390) as page:
         page(f"document.getElementById('text').value = {EVERYDAY[0]!r}")
         page.press("Enter", shift=True)
         assert page("return document.getElementById('text').value") == f"{EVERYDAY[0]}\n"
@@ -333,6 +332,6 @@ def test_page_without_a_mouse(folder, shipped):
 
 @needs_chromium
 def test_page_where_wasm_is_missing(folder):
-    with served(folder.parent) as address, opened(f"{address}/try/", 390, "--js-flags=--no-expose-wasm") as page:
+    with served(folder.parent) as address, opened(f"{address}/try/", 390, "delete globalThis.WebAssembly") as page:
         page(UNTIL.format("!document.getElementById('problem').hidden"))
         assert page("return document.getElementById('problem').innerText").startswith("This browser has no WebAssembly")

@@ -30,17 +30,17 @@ def served(folder):
 
 
 @contextlib.contextmanager
-def opened(address, width, *options):
+def opened(address, width, before=""):
     """A page of the browser, as a function that evaluates JavaScript there and waits for its value.
 
-    `press(key)` presses a key there; `options` are further arguments of the browser's command.
+    `press(key)` presses a key there. `before` is JavaScript that runs before the page's own. Nothing moves.
     """
     from tornado.websocket import websocket_connect
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        usual = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
-        command = [PROGRAM, *usual, *options, f"--user-data-dir={profile}", "about:blank"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
+        options += ["--force-prefers-reduced-motion", f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             port = _wait(lambda: Path(profile, "DevToolsActivePort").read_text().split()[0])
             loop, number = asyncio.new_event_loop(), iter(range(1, 10**6))
@@ -81,6 +81,8 @@ def opened(address, width, *options):
 
             socket = loop.run_until_complete(connect())
             call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+            call("Page.enable")
+            call("Page.addScriptToEvaluateOnNewDocument", source=before)
             call("Page.navigate", url=address)
             _wait(ready)
             evaluate.press = press
