@@ -21,10 +21,14 @@ RUNTIME = "onnxruntime-web@1.30.0"
 
 def build(folder: Path, model: str = "de_en") -> None:
     """Writes the page and all that it loads; `model` also names a folder."""
-    if main(["export", "--format", "onnx", "--mode", "refine", "--model", model, "--output", str(folder)]):
-        raise SystemExit("the model was not exported")
     translator = Translator.load(model)
-    engine = Engine(translator, translator.decoding.changed(mode="refine"))
+    readout, changes = translator.card.config.readout, {"mode": "refine"}
+    if not readout.sized_by_target:
+        changes |= {"top_k": 1}  # of the sentences that prefix beam search finds
+    options = [word for name, value in changes.items() for word in (f"--{name}", str(value))]
+    if main(["export", "--format", "onnx", *options, "--model", model, "--output", str(folder)]):
+        raise SystemExit("the model was not exported")
+    engine = Engine(translator, translator.decoding.changed(**changes))
     (folder / "index.html").write_text(page(settings_of(engine, Path(model).name) | {"local": True}))
     if not fetch_runtime(folder):
         print("try: npm cannot fetch ONNX Runtime Web here, so that the page does not translate", file=sys.stderr)

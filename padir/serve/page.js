@@ -22,7 +22,7 @@
     return element;
   };
 
-  const aligns = settings.blank !== null;  // a CTC model: its positions are no words, and it tries no lengths
+  const aligns = settings.blank !== null;  // a CTC model: its positions are no words, its candidates no lengths
 
   const language = (code) => {
     try {
@@ -240,7 +240,7 @@
     $("result").hidden = false;
     $("output").textContent = found.text || "\u2026";
     const figures = found.passes ? [plural(found.passes, "pass", "passes")] : [];  // blanks that JavaScript does not trim
-    if (found.passes && !settings.causal && !aligns) figures.push(`${plural(found.hypotheses, "length")} tried`);
+    if (found.passes && !settings.causal) figures.push(`${plural(found.hypotheses, aligns ? "sentence" : "length")} tried`);
     if (found.passes) figures.push(plural(found.length, aligns ? "position" : "token"));
     const server = settings.local ? "" : `${Math.round(1000 * answer.seconds)} ms in the server, `;
     figures.push(`${server}${Math.round(milliseconds)} ms in all`);
@@ -338,7 +338,8 @@
     if (aligns) $("pins").textContent = "With this model no word can be kept, because its positions are no words.";
   }
   $("reading").hidden = !aligns;
-  $("top_k").parentElement.hidden = aligns;
+  if (aligns) $("tried").textContent = "Sentences tried";
+  $("top_k").parentElement.hidden = aligns && settings.local;
   if (settings.rule === "causal") $("rule").textContent = ", chosen by the score of the model\u2019s left-to-right side";
   $("about").textContent =
     `${language(settings.source)} to ${language(settings.target)}. ` +

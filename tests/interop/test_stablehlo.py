@@ -329,9 +329,17 @@ class TestRefuses:
             export_model(translator, tmp_path / "out", decoding)
         assert not list(tmp_path.iterdir())
 
-    def test_a_model_that_predicts_no_length(self, tokenizer, tmp_path):
-        with pytest.raises(PadirError, match="'oracle', which predicts no length"):
-            export_model(random_translator(tokenizer, length_head="oracle"), tmp_path / "out")
+    @pytest.mark.parametrize(
+        ("sizes", "decoding", "message"),
+        [
+            ({"length_head": "oracle"}, Decoding(), "'oracle', which predicts no length"),
+            (CTC, Decoding(top_k=2), "top_k must be 1 for an export of a CTC model, got 2"),
+            ({"dual": True}, Decoding(rerank="causal", margin=1.0, top_k=2), "margin cannot be exported"),
+        ],
+    )
+    def test_decoding_that_no_program_of_the_model_does(self, tokenizer, tmp_path, sizes, decoding, message):
+        with pytest.raises(PadirError, match=message):
+            export_model(random_translator(tokenizer, **sizes), tmp_path / "out", decoding)
 
     @pytest.mark.parametrize(
         ("lengths", "message"),
