@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from padir import Translator
-from padir.cli import main
+from padir.interop.onnx import export_onnx
 from padir.serve.app import page, settings_of
 from padir.serve.engine import Engine
 
@@ -22,14 +22,11 @@ RUNTIME = "onnxruntime-web@1.30.0"
 def build(folder: Path, model: str = "de_en") -> None:
     """Writes the page and all that it loads; `model` also names a folder."""
     translator = Translator.load(model)
-    readout, changes = translator.card.config.readout, {"mode": "refine"}
-    if not readout.sized_by_target:
-        changes |= {"top_k": 1}  # of the sentences that prefix beam search finds
-    options = [word for name, value in changes.items() for word in (f"--{name}", str(value))]
-    if main(["export", "--format", "onnx", *options, "--model", model, "--output", str(folder)]):
-        raise SystemExit("the model was not exported")
-    engine = Engine(translator, translator.decoding.changed(**changes))
-    (folder / "index.html").write_text(page(settings_of(engine, Path(model).name) | {"local": True}))
+    own, sized = translator.decoding, translator.card.config.readout.sized_by_target
+    decoding = own.changed(mode="refine", top_k=own.top_k if sized else 1)  # one sentence of a CTC model's canvas
+    export_onnx(translator, folder, decoding)
+    settings = settings_of(Engine(translator, decoding), Path(model).name)
+    (folder / "index.html").write_text(page(settings | {"local": True}))
     if not fetch_runtime(folder):
         print("try: npm cannot fetch ONNX Runtime Web here, so that the page does not translate", file=sys.stderr)
 
