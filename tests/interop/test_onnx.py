@@ -59,7 +59,7 @@ class Programs:
     def __call__(self, texts):
         """(text, passes) of each sentence; shorter and longer ones are in other batches."""
         results = {}
-        for some in sorted_batches(range(len(texts)), 50, lambda i: len(texts[i])):
+        for some in sorted_batches(range(len(texts)), self.pipeline.decoding.batch_size, lambda i: len(texts[i])):
             results |= zip(some, self._batch([texts[i] for i in some]), strict=True)
         return [results[i] for i in range(len(texts))]
 
