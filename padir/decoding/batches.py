@@ -196,7 +196,7 @@ def put_back(
     spans = [source.spans(b) for b in range(len(raw))]
     lost = any(marked.lost(text) or "" in marked.marks for marked, text in zip(spans, raw, strict=True) if marked)
     pairs = [*zip(source.texts, raw, strict=True)]
-    linked = links(loaded, pairs, decoding.batch_size, lengths=lengths) if lost else None
+    linked = links(loaded, pairs, decoding.batch_size, lengths=lengths) if lost else []
     finished = [*results]
     for b, marked in enumerate(spans):
         if marked is not None:
@@ -206,9 +206,9 @@ def put_back(
 
             finished[b] = dataclasses.replace(
                 results[b],
-                text=put(raw[b], linked and linked[b]),
+                text=put(raw[b], linked[b] if linked else None),
                 candidates=tuple((put(text), score) for text, score in results[b].candidates),
-                whole_text=results[b].whole_text and put(results[b].whole_text),
+                whole_text=None if (whole := results[b].whole_text) is None else put(whole),
             )
     return finished
 
