@@ -148,40 +148,45 @@ def refine_drafts(
         trace=options.traced_steps or False,
         rows_at_once=options.rows_at_once,
     )
-    if options.beam > 1:
-        return _searched(refined, decoder, inputs, options.beam, num_steps)
-    traced = None
-    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
-        traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
-    arrays: Any = (  # NumPy arrays only on the host
-        expand(refined.tokens_BL, kept_v),
-        canvas.free_BL if inputs.fixed_RL is None else canvas.free_BL | (inputs.fixed_RL > 0),
+    drafts = _written(refined, inputs) if options.beam == 1 else _searched(refined, inputs, decoder, options, num_steps)
+    if (traced := drafts.trace_TRL) is not None:
+        traced = expand(traced[0], kept_v), traced[1]
+    tokens: Any = drafts.tokens_RL  # NumPy arrays only on the host
+    return drafts._replace(tokens_RL=expand(tokens, kept_v), trace_TRL=traced)
+
+
+def _written(refined: Refined, inputs: DraftInputs) -> Drafts:
+    """The drafts that the loop wrote, one of each canvas."""
+    free_RL = refined.canvas.free_BL
+    arrays: Any = (
+        refined.tokens_BL,
+        free_RL if inputs.fixed_RL is None else free_RL | (inputs.fixed_RL > 0),
         inputs.length_BN.reshape(-1),
         # Where logits are NaN in every pass, nothing is written.
-        jnp.where(refined.canvas.hidden_BL.any(-1), jnp.nan, (refined.canvas.score_BL * canvas.free_BL).sum(-1)),
+        jnp.where(refined.canvas.hidden_BL.any(-1), jnp.nan, (refined.canvas.score_BL * free_RL).sum(-1)),
         refined.passes_B,
         refined.cycled_B,
     )
-    return Drafts(*arrays, trace_TRL=traced)
+    return Drafts(*arrays, trace_TRL=_trace(refined))
 
 
-def _searched(refined: Refined, decoder: Any, inputs: DraftInputs, beam: int, num_steps: Any) -> Drafts:
-    """The drafts after one more pass: the `beam` best sentences of each canvas, best first."""
-    canvas = refined.canvas
+def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, options: RefineOptions, num_steps: Any) -> Drafts:
+    """The drafts after one more pass: the best sentences of each canvas, best first."""
+    canvas, beam = refined.canvas, options.beam
     tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, beam)
     tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
-    traced = None
-    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
-        tokens_TRL, scores_TRL = (jnp.repeat(each, beam, axis=1) for each in (refined.tokens_TBL, refined.scores_TBL))
+    if (traced := _trace(refined)) is not None:
+        tokens_TRL, scores_TRL = (jnp.repeat(each, beam, axis=1) for each in traced)
         last_T = (jnp.arange(tokens_TRL.shape[0]) >= num_steps)[:, None, None]
         traced = jnp.where(last_T, tokens_RL, tokens_TRL), jnp.where(last_T, jnp.nan, scores_TRL)
-    each_R = (
-        jnp.repeat(each, beam, axis=0)
-        for each in (canvas.free_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B)
-    )
-    free_RL, length_R, passes_R, cycled_R = each_R
+    of_canvas = canvas.free_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
+    free_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, beam, axis=0) for each in of_canvas)
     arrays: Any = (tokens_RL, free_RL, length_R, log_prob_BN.reshape(-1), passes_R, cycled_R)
     return Drafts(*arrays, trace_TRL=traced)
+
+
+def _trace(refined: Refined) -> tuple[Any, Any] | None:
+    return None if refined.tokens_TBL is None else (refined.tokens_TBL, refined.scores_TBL)
 
 
 def rows_together(length: int, platform: str) -> int | None:

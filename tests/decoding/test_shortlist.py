@@ -256,6 +256,7 @@ def models(tokenizer):
         "tied": tied,
         "untied": Translator({**tied.params, "decoder": decoder}, _card(tied, tied=False), tokenizer),
         "causal": Translator(tied.params, _card(tied, causal=True), tokenizer),
+        "ctc": random_translator(tokenizer, length_head="ctc", max_length=2 * SMALL.max_length),
     }
     return plain | {f"{name} 8-bit": Translator(quantise(t.params), t.card, tokenizer) for name, t in plain.items()}
 
@@ -315,12 +316,14 @@ def written(translator, decoding):
 
 
 class TestDecoding:
-    @pytest.mark.parametrize("name", [pytest.param("untied 8-bit", marks=pytest.mark.slow), "causal 8-bit"])
+    @pytest.mark.parametrize("name", [pytest.param("untied 8-bit", marks=pytest.mark.slow), "causal 8-bit", "ctc"])
     def test_writes_nothing_else(self, models, shortlist, name):
         translator = models[name]
         how = {"strategy": SundaeSampling(temperature=9.0, argmax_last=False), "top_k": 6}
         if "causal" in name:
             how = {"temperature": 9.0, "draws": 4}
+        elif name == "ctc":  # several sentences of one canvas, without blanks
+            how = {"num_steps": 2, "top_k": 6, "blank_penalty": 100.0}
         kept_v, ids = written(translator, Decoding(shortlist=shortlist, batch_size=8, **how))
         assert len(kept_v) < translator.card.ids.vocab_size and ids <= kept_v
         _, unrestricted = written(translator, Decoding(batch_size=8, **how))
