@@ -42,6 +42,7 @@ Mode = Annotated[str, partial(checks.one_of, MODES)]
 Precision = Annotated[str, partial(checks.one_of, PRECISIONS)]
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
 _MOST_STEPS = 1_000  # of a model's card, which strangers write
+_MOST_SENTENCES = 64  # maximum number that prefix beam search keeps of one canvas, whose work grows with the square
 _MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence, which are all in memory at once
 
 
@@ -348,6 +349,8 @@ def resolve(
     assert canvas is not None and strategy is not None
     readout = config.readout
     of_model = f"for a {readout.name} model"
+    if not readout.sized_by_target and decoding.top_k > _MOST_SENTENCES:
+        raise PadirError("top_k", f"at most {_MOST_SENTENCES} {of_model}", decoding.top_k)
     if not readout.sized_by_target and decoding.top_k > 1 and (decoding.adjacent or decoding.draws > 1):
         name = "adjacent" if decoding.adjacent else "draws"
         remedy = "leave it out: top_k sentences are read out of one canvas"

@@ -148,7 +148,7 @@ def refine_drafts(
         trace=options.traced_steps or False,
         rows_at_once=options.rows_at_once,
     )
-    drafts = _written(refined, inputs) if options.beam == 1 else _searched(refined, inputs, decoder, options, num_steps)
+    drafts = _written(refined, inputs) if options.beam == 1 else _searched(refined, inputs, decoder, options.beam)
     if (traced := drafts.trace_TRL) is not None:
         traced = expand(traced[0], kept_v), traced[1]
     tokens: Any = drafts.tokens_RL  # NumPy arrays only on the host
@@ -170,17 +170,17 @@ def _written(refined: Refined, inputs: DraftInputs) -> Drafts:
     return Drafts(*arrays, trace_TRL=_trace(refined))
 
 
-def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, options: RefineOptions, num_steps: Any) -> Drafts:
-    """The drafts after one more pass: the best sentences of each canvas, best first."""
-    canvas, beam = refined.canvas, options.beam
+def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, beam: int) -> Drafts:
+    """The drafts after one more pass: the `beam` best sentences of each canvas, best first."""
+    canvas = refined.canvas
     tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, beam)
     tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
-    if (traced := _trace(refined)) is not None:
-        tokens_TRL, scores_TRL = (jnp.repeat(each, beam, axis=1) for each in traced)
-        last_T = (jnp.arange(tokens_TRL.shape[0]) >= num_steps)[:, None, None]
-        traced = jnp.where(last_T, tokens_RL, tokens_TRL), jnp.where(last_T, jnp.nan, scores_TRL)
     of_canvas = canvas.free_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
     free_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, beam, axis=0) for each in of_canvas)
+    if (traced := _trace(refined)) is not None:
+        tokens_TRL, scores_TRL = (jnp.repeat(each, beam, axis=1) for each in traced)
+        last_TR1 = (jnp.arange(tokens_TRL.shape[0])[:, None] >= passes_R)[..., None]
+        traced = jnp.where(last_TR1, tokens_RL, tokens_TRL), jnp.where(last_TR1, jnp.nan, scores_TRL)
     arrays: Any = (tokens_RL, free_RL, length_R, log_prob_BN.reshape(-1), passes_R, cycled_R)
     return Drafts(*arrays, trace_TRL=traced)
 

@@ -153,7 +153,9 @@ def _edits(
     linked = links(translator.loaded, pairs, decoding.batch_size)
     edits = {}
     for (i, own), pair, numbers in zip(absent.items(), pairs, linked, strict=True):
-        present = [match.span() for term in terms[i].values() if (match := _find(term, pair[1]))]
+        source, text = map(bare, pair)
+        targets = [target for word, target in terms[i].items() if _find(word, source)]
+        present = [match.span() for target in targets if (match := _find(target, text))]
         kept = [span[:2] for span in find(pair[1], decoding.keep)]
         placing = Placing(*pair, numbers, [Edit(*span, "") for span in present + kept])
         edits[i] = sorted(placing.word(edit) for edit in own)

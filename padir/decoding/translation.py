@@ -27,17 +27,17 @@ class Translation:
         penalty.
       length: target length in tokens, EOS included.
       passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
-      hypotheses: number of drafts that were refined, or of rows that were searched.
+      hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line.
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
-      candidate_lengths: the target lengths of the candidates.
+      candidate_lengths: the lengths of the candidates' canvases.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
         Hypotheses without such bytes come before others.
       alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
-        (`padir.decoding.alignment.align`).
+        (`Translator.align`).
       whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model.
     """
 

@@ -164,7 +164,8 @@ class Translator:
         if target_lengths is not None:
             target_lengths = [*target_lengths]
             self._check_lengths(texts, target_lengths, decoding)
-        check_n_best(decoding.n_best, decoding.draws * (decoding.top_k if target_lengths is None else 1))
+        one = target_lengths is not None and self.card.config.readout.sized_by_target
+        check_n_best(decoding.n_best, decoding.draws * (1 if one else decoding.top_k))
         sources, marked = self.loaded.marked(texts, decoding.keep)
         if templates and (spans := next(filter(None, marked), None)):
             what = "a template cannot hold words beside the spans of keep"

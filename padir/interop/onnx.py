@@ -112,7 +112,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     config, decoding = translator.card.config, exportable(translator, decoding)
     has = {
         "the mode refine": decoding.mode == "refine",
-        'the length head "token" with length_unit=1, or "ctc"': config.length_unit == 1
+        'the length head "token" with length_unit=1, or a canvas of one length': config.length_unit == 1
         and (config.length_token or config.readout.position_head is not None),
         "a decoder with positional attention": config.positional_attention,
         "no rejecter and no self-conditioning": not config.rejecter and not config.self_conditioning,
@@ -366,7 +366,7 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> Any:
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
     token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), _INT32), np.int32(UNK + 1))
-    if c.readout.position_head is not None:  # `padir.readout.ctc.BlankHead`
+    if c.readout.position_head is not None:  # as in `Transformer.output`
         inputs.append("blank_penalty")
         head = g("Sub", g("Squeeze", g.dense(x, "position_head"), [-1]), "blank_penalty")
         blank, piece = (g("Neg", g("Softplus", each)) for each in (g("Neg", head), head))  # log-probabilities

@@ -147,6 +147,7 @@ export class Translator {
    */
   async translate(text, options = {}) {
     const chosen = { ...this.description.options, ...options };
+    if (this.aligns && chosen.top_k > 1) throw new Error(`top_k must be 1 for a CTC model, got ${chosen.top_k}.`);
     const { ids, max_length: most } = this.description;
     const tokens = text.trim() ? this.tokenizer.encode(text) : [];
     if (!tokens.length) return { source: text, text: "", score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };

@@ -181,8 +181,7 @@ def export_model(
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
     rerank, decoding = decoding.rerank, translator.resolved(decoding)  # which forgets the rule of a single draft
-    if decoding.margin is None:
-        decoding = dataclasses.replace(decoding, rerank=rerank)
+    decoding = dataclasses.replace(decoding, rerank=rerank)
     refines = translator.refines(decoding)
     if translator.card.config.length_head == "oracle" and refines:
         what = "the model's length head is 'oracle', which predicts no length"
@@ -191,9 +190,9 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     if refines and not readout.sized_by_target and decoding.top_k > 1:
         remedy = "take top_k=1, because exported programs read one sentence out of a canvas"
         raise PadirError("top_k", f"1 for an export of a {readout.name} model", decoding.top_k, remedy)
-    chooses = decoding.margin is not None and isinstance(decoding.rule, CausalScore)
+    margin = getattr(decoding.rule, "margin", None) is not None
     excluded = ("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("keep", decoding.keep)
-    for name, wrong in (*excluded, ("margin", chooses)):
+    for name, wrong in (*excluded, ("margin", margin)):
         if wrong:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     if decoding.mode == "verify":

@@ -14,6 +14,7 @@ and positions that are probably blank need no logits.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -30,6 +31,7 @@ from padir.refinement.strategies import Padir
 from padir.text.ids import EOS, PADDING, Ids, segment_lengths
 
 _PIECES = 4  # number of pieces that prefix beam search reads at each position
+_CLOSED = 0.9  # it reads no pieces where the blank is more likely than this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +66,11 @@ class BlankHead:
     def several(self, project, states_BLD, head_BL, present_BL, ids: Ids, count: int):
         """Log-probability of the blank, and the `count` best pieces with theirs, at every position.
 
-        Only positions whose blank has at most half of the probability need logits of the vocabulary. Usually these are
-        at most 1.25 positions per source token. Then only the logits of so many positions are computed, and the others
-        have pieces of log-probability -inf. If a row has more, the logits of all positions are computed.
+        Where the blank has more than `_CLOSED` of the probability, or more than half of it for a `count` of 1, pieces
+        have log-probability -inf. Usually at most 1.25 positions per source token are left. Then only the logits of so
+        many positions are computed. If a row has more, the logits of all positions are computed.
         """
+        least = 0.0 if count == 1 else math.log(1 / _CLOSED - 1)
         blank_BL, piece_BL = below_zero(jax.nn.log_sigmoid(head_BL)), jax.nn.log_sigmoid(-head_BL)
         length, banned = head_BL.shape[1], (*ids.special, ids.blank)
         open_BL = jnp.where(present_BL, -head_BL, -jnp.inf)
@@ -83,10 +86,12 @@ class BlankHead:
             row_B1, shape = jnp.arange(at_BM.shape[0])[:, None], (*head_BL.shape, count)
             score_BLK = jnp.full_like(piece_BL, -jnp.inf, shape=shape).at[row_B1, at_BM].set(score_BMK)
             token_BLK = jnp.full_like(token_BMK, ids.blank, shape=shape).at[row_B1, at_BM].set(token_BMK)
-            return blank_BL, token_BLK, score_BLK + piece_BL[..., None]
+            # Other rows of the batch decide how many positions have logits, but not what counts.
+            score_BLK = jnp.where((open_BL >= least)[..., None], score_BLK + piece_BL[..., None], -jnp.inf)
+            return blank_BL, token_BLK, score_BLK
 
         few = -(-length * 5 // 8)
-        return jax.lax.cond(((open_BL >= 0).sum(-1) <= few).all(), lambda: among(few), lambda: among(length))
+        return jax.lax.cond(((open_BL >= least).sum(-1) <= few).all(), lambda: among(few), lambda: among(length))
 
 
 @dataclasses.dataclass(frozen=True)

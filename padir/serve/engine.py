@@ -107,7 +107,7 @@ class Engine:
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
-        self.most_lengths = min(limits.max_lengths, config.max_length)
+        self.most_lengths = min(limits.max_lengths, config.max_length) if self._tries_several(decoding) else 1
         self.num_steps, self.top_k = decoding.num_steps, decoding.top_k
         most = {"num_steps": limits.max_steps, "top_k": self.most_lengths, "draws": limits.max_lengths}
         for name, limit in most.items():
@@ -116,6 +116,13 @@ class Engine:
         # Whatever top_k clients set, a batch is filled up to one of few numbers of candidates.
         counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
         self._counts = tuple(sorted(count * decoding.draws for count in counts))
+
+    def _tries_several(self, decoding: Decoding) -> bool:
+        try:
+            self.translator.resolved(decoding.changed(top_k=2))
+        except PadirError:
+            return False
+        return True
 
     def _works(self, mode: str, strategy: str | None = None) -> bool:
         try:

@@ -131,7 +131,7 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
         follows = text[end : end + 1]
         if own:
             parts.append(own)
-        elif follows.isspace() and not before[-1:].strip():
+        elif follows.isspace() and not "".join(parts)[-1:].strip():
             done += 1  # one space of two
         elif before[-1:].strip() and follows.isalnum():
             is_void = _TAG.fullmatch(span) and not _element(span)

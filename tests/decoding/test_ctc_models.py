@@ -5,7 +5,7 @@ import itertools
 import pytest
 from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError
+from padir import Decoding, PadirError, Translator
 from padir.decoding.translation import clean
 from padir.evaluation.systems import named, ways
 from padir.refinement.strategies import MaskPredict, Padir
@@ -78,9 +78,19 @@ class TestPrefixBeam:
             tokens = [token for token, _ in itertools.groupby(last) if token != translator.model.ids.blank]
             assert best.whole_text == clean(tokenizer.decode(tokens), "").strip()
 
-    def test_a_sentence_does_not_depend_on_its_batch(self, translator):
-        together = translator.translate(TEXTS, top_k=3, **HOW)
-        assert [r.text for r in together] == [translator.translate([text], top_k=3, **HOW)[0].text for text in TEXTS]
+    def test_a_sentence_does_not_depend_on_its_batch(self, tokenizer):
+        """With blanks that are likely in some places: a long neighbour makes the logits of all positions computed."""
+        made = random_translator(tokenizer, length_head="ctc", max_length=48)
+        head = {"kernel": -made.params["position_head"]["kernel"]}
+        made = Translator({**made.params, "position_head": head}, made.card, tokenizer)
+        texts, how = [*TEXTS, " ".join(["sieben"] * 12)], {"top_k": 6, "n_best": 6, "num_steps": 1}
+        for text, together in zip(texts, made.translate(texts, **how), strict=True):
+            near(together.candidates, made.translate([text], **how)[0].candidates)
+
+    def test_a_trace_ends_with_what_was_chosen(self, translator):
+        for best in translator.translate(TEXTS, top_k=3, trace=True, blank_penalty=MIXED, num_steps=12):
+            assert best.trace[best.passes][0] == best.trace[-1][0]
+            assert best.passes == 12 or best.trace[best.passes - 1] != best.trace[best.passes]
 
     def test_the_causal_side_chooses_only_where_the_margin_is_small(self, dual):
         def listed(**options):
@@ -100,6 +110,8 @@ class TestPrefixBeam:
     def test_options_that_have_no_meaning_are_refused(self, translator, dual):
         with pytest.raises(PadirError, match="adjacent does not apply to top_k"):
             translator.translate(TEXTS, top_k=2, adjacent=True)
+        with pytest.raises(PadirError, match="top_k must be at most 64 for a CTC model, got 65"):
+            translator.translate(TEXTS, top_k=65)
         with pytest.raises(PadirError, match="margin applies only to the rerank rules causal"):
             dual.translate(TEXTS, top_k=2, margin=1.0)
 

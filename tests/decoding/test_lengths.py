@@ -19,7 +19,7 @@ from padir.decoding.batches import candidate_rows, candidates
     ],
 )
 def test_candidates(lengths, draws, expected):
-    assert candidates(lengths, draws, max_length=8) == expected
+    assert [each[:2] for each in candidates(lengths, draws, max_length=8)] == expected
 
 
 def test_arrays_hold_the_same_candidates():
@@ -30,7 +30,7 @@ def test_arrays_hold_the_same_candidates():
         draws, longest = draw.randint(1, 3), draw.randint(2, 16)
         length_BN, draw_BN = candidate_rows(jnp.array([lengths]), draws, longest)
         rows = zip(length_BN[0].tolist(), draw_BN[0].tolist(), strict=True)
-        assert list(dict.fromkeys(rows)) == candidates(lengths, draws, longest)
+        assert list(dict.fromkeys(rows)) == [each[:2] for each in candidates(lengths, draws, longest)]
 
 
 @pytest.mark.parametrize("many", [{"draws": 10**6}, {"top_k": 5_000}, {"draws": 100, "top_k": 50}])

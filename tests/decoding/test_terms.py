@@ -3,8 +3,8 @@
 import pytest
 from support.tiny_model import random_translator, same
 
-from padir import Translator
-from padir.decoding.terms import missing, read_terms
+from padir import Decoding, Translation, Translator
+from padir.decoding.terms import _edits, missing, read_terms
 from padir.errors import PadirError
 from padir.text.marks import Placing
 from padir.text.spans import edited
@@ -45,6 +45,15 @@ def test_terms_and_spans_stand_together(tokenizer):
     translator = random_translator(tokenizer, max_length=48)
     (result,) = translator.translate(["eins <b>vier</b> www.x.org"], terms=TERMS, keep=("tags", "urls"))
     assert all(result.text.count(each) == 1 for each in ("<b>", "</b>", "www.x.org")) and "seven" in result.text
+
+
+def test_a_term_of_another_source_blocks_no_place(tokenizer, monkeypatch):
+    translator = random_translator(tokenizer, causal=True)
+    monkeypatch.setattr("padir.decoding.terms.links", lambda *_: [[0, 1, 2, 3, 4]])
+    terms = [{"Vertrag": "agreement", "Auftrag": "contract"}]
+    results = [Translation("The contract is good.", 0.0, 6, 6)]
+    (edits,) = _edits(translator, ["Der Vertrag ist gut."], results, Decoding(), terms).values()
+    assert edited(results[0].text, edits) == "The agreement is good."
 
 
 @pytest.mark.parametrize("model", ["de_en", "de_en_ar"])

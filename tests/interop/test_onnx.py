@@ -189,7 +189,7 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
     ("sizes", "options", "message"),
     [
         ({"causal": True}, {}, "needs the mode refine"),
-        ({"length_head": "affine"}, {}, 'needs the length head "token" with length_unit=1, or "ctc"'),
+        ({"length_head": "affine"}, {}, 'needs the length head "token" with length_unit=1, or a canvas of one length'),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
         ({}, {"rerank": "mbr", "top_k": 2}, "only the rules 'own' and"),

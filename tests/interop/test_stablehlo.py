@@ -19,6 +19,7 @@ from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
 from padir.cli import main
+from padir.decoding.rerank import CausalScore
 from padir.decoding.translation import clean
 from padir.interop import Lengths, export_model, stablehlo
 from padir.interop import standalone as exported
@@ -335,6 +336,7 @@ class TestRefuses:
             ({"length_head": "oracle"}, Decoding(), "'oracle', which predicts no length"),
             (CTC, Decoding(top_k=2), "top_k must be 1 for an export of a CTC model, got 2"),
             ({"dual": True}, Decoding(rerank="causal", margin=1.0, top_k=2), "margin cannot be exported"),
+            ({"dual": True}, Decoding(rerank=CausalScore(margin=1.0)), "margin cannot be exported"),
         ],
     )
     def test_decoding_that_no_program_of_the_model_does(self, tokenizer, tmp_path, sizes, decoding, message):

@@ -251,7 +251,11 @@ class TestLengths:
             engine_of(random_translator(tokenizer, length_head="oracle", max_length=8))
 
     def test_a_canvas_of_one_length(self, tokenizer):
-        with running(engine_of(random_translator(tokenizer, length_head="ctc", max_length=16))) as client:
+        """It gives several sentences, but not beside several draws."""
+        translator = random_translator(tokenizer, length_head="ctc", max_length=16)
+        with running(engine_of(translator)) as client:
+            assert ask(client, "eins", top_k=2)[0]["hypotheses"] == 2
+        with running(engine_of(translator, Decoding(batch_size=4, draws=2))) as client:
             refused = client.post("/translate", json={"text": "eins", "top_k": 2})
             assert refused.status_code == 422 and "`int` <= 1 - at `$.top_k`" in refused.json()["error"]
 

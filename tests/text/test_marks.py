@@ -56,6 +56,7 @@ def well_formed(text):
         (" ".join(map(str, range(100, 109))) + " eins", "X Z Q Y V W K J 12 eins"),
         ("Eins.<br>Zwei <br/> drei", "Eins. Zwei drei"),
         ("<b>www.x.org</b> 5", ""),
+        ("<b>www.x.org</b> heute", "X heute"),
         ("Guten Tag", None),
     ],
 )
