@@ -365,7 +365,7 @@ def resolve(
         decoding = dataclasses.replace(decoding, drop_repeats=False)
     check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
     if decoding.top_k * decoding.draws == 1 and isinstance(decoding.rerank, str):
-        decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
+        decoding = dataclasses.replace(decoding, rerank="own", margin=None)  # a single draft leaves a rule no choice
     if decoding.draws > 1 and canvas.deterministic:
         remedy = "try more lengths, because all drafts would be equal"
         raise PadirError("draws", "1 for a canvas without randomness", decoding.draws, remedy)

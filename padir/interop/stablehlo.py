@@ -180,8 +180,8 @@ def export_model(
 
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
-    rerank, decoding = decoding.rerank, translator.resolved(decoding)  # which forgets the rule of a single draft
-    decoding = dataclasses.replace(decoding, rerank=rerank)
+    rule = {"rerank": decoding.rerank, "margin": decoding.margin}  # `resolved` forgets them for a single draft
+    decoding = dataclasses.replace(translator.resolved(decoding), **rule)
     refines = translator.refines(decoding)
     if translator.card.config.length_head == "oracle" and refines:
         what = "the model's length head is 'oracle', which predicts no length"

@@ -6,6 +6,7 @@ import pytest
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
+from padir.decoding.rerank import OwnScore
 from padir.decoding.translation import clean
 from padir.evaluation.systems import named, ways
 from padir.refinement.strategies import MaskPredict, Padir
@@ -106,6 +107,11 @@ class TestPrefixBeam:
             near(never[row], own[row])
             near(some[row], always[row] if difference < middle else own[row])
             assert dict(always[row]) != pytest.approx(dict(own[row]), abs=1e-2)
+
+    def test_resolved_options_are_resolved_again(self, dual):
+        """As a server does; a single draft leaves neither rule nor margin a choice."""
+        once = dual.resolved(Decoding(rerank="causal", margin=1.0))
+        assert dual.resolved(once) == once and once.rule == OwnScore()
 
     def test_options_that_have_no_meaning_are_refused(self, translator, dual):
         with pytest.raises(PadirError, match="adjacent does not apply to top_k"):

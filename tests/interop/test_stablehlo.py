@@ -337,6 +337,7 @@ class TestRefuses:
             (CTC, Decoding(top_k=2), "top_k must be 1 for an export of a CTC model, got 2"),
             ({"dual": True}, Decoding(rerank="causal", margin=1.0, top_k=2), "margin cannot be exported"),
             ({"dual": True}, Decoding(rerank=CausalScore(margin=1.0)), "margin cannot be exported"),
+            ({"dual": True}, Decoding(rerank="causal", margin=1.0), "margin cannot be exported"),
         ],
     )
     def test_decoding_that_no_program_of_the_model_does(self, tokenizer, tmp_path, sizes, decoding, message):
