@@ -176,7 +176,15 @@ def first_whole(texts: Iterable[tuple[int, str]], source: str, marked: Marked | 
 
     `texts` are numbers and texts, best first.
     """
-    return min(texts, key=lambda each: (broken(each[1], source) > 0, marked is not None and marked.lost(each[1])))
+    best = None
+    for each in texts:  # usually the first one will do, so that the others need not be decoded
+        faults = broken(each[1], source) > 0, marked is not None and marked.lost(each[1])
+        if best is None or faults < best[0]:
+            best = faults, each
+        if not any(faults):
+            break
+    assert best is not None
+    return best[1]
 
 
 def put_back(
@@ -251,28 +259,29 @@ def _read_again(
 
     These are the rows of sentences whose two most likely hypotheses differ by less than `margin`; None means all.
     """
-    each, all_rows = drafts.length_R.size // batch.source_BS.shape[0], range(batch.source_BS.shape[0])
+    size = batch.source_BS.shape[0]
+    each = drafts.length_R.size // size
     close = [b for b, own in enumerate(rows) if margin is None or _difference(drafts.log_prob_R[own]) < margin]
     if not close:
         return {}
     # Few sizes of batches, so that few programs are compiled; rows that devices share stay where they are.
-    some = list(all_rows)
-    if loaded.mesh is None and (room := 1 << (len(close) - 1).bit_length()) < len(some):
+    some = [*range(size)]
+    if loaded.mesh is None and (room := 1 << (len(close) - 1).bit_length()) < size:
         some = [*close, *[close[0]] * (room - len(close))]
     target_RL = np.zeros((len(some) * each, drafts.tokens_RL.shape[1]), np.int32)
-    found = {row: place * each + n for place, b in enumerate(some) if b < len(rows) for n, row in enumerate(rows[b])}
+    place_of = {b: place for place, b in enumerate(some)}
+    found = {row: place_of[b] * each + n for b in close for n, row in enumerate(rows[b])}
     for row, place in found.items():
         tokens = draft_tokens(loaded, decoding, *drafts.row(row))
         target_RL[place, : len(tokens) + 1] = [*tokens, EOS]
     with loaded.on_devices():
         causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
         memory = batch.cross_kv, batch.encoded.segment_BS
-        if len(some) < len(all_rows):
+        if len(some) < size:
             memory = jax.tree.map(lambda x: x[np.array(some)], memory)
         log_prob_RL = score_drafts(causal, loaded.converted, *memory, loaded.place(target_RL))
     log_prob_R, length_R = on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist()
-    read = {row for b in close for row in rows[b]}
-    return {row: (log_prob_R[place], length_R[place]) for row, place in found.items() if row in read}
+    return {row: (log_prob_R[place], length_R[place]) for row, place in found.items()}
 
 
 def _difference(log_prob_N: np.ndarray) -> float:

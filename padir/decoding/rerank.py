@@ -33,7 +33,8 @@ class Hypothesis(NamedTuple):
       log_prob, tokens: sum of the tokens' log-probabilities, each from the step that wrote the token last, and number
         of tokens. EOS does not count, because the length determines its position.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
-      again: log-probability and number of tokens if the model reads the finished draft again (`CausalScore`); else nan.
+      again: log-probability and number of tokens if the model reads the finished draft again (`CausalScore`); else
+        `log_prob` and 1. A hypothesis of another origin has nan.
     """
 
     text: str

@@ -93,7 +93,7 @@ class Engine:
         self.strategies: list[str] = []
         if "refine" in self.modes:
             self._take_defaults(decoding.changed(mode="refine"), translator.card.config)
-            self.strategies = [name for name in STRATEGIES if self._works("refine", name)]
+            self.strategies = [name for name in STRATEGIES if self._works("refine", strategy=name)]
         self._sizes = tuple(sorted({1, min(8, decoding.batch_size), decoding.batch_size}))
         self.metrics, self.clock = Metrics(), working_time()
         self.state = "stopped"
@@ -107,7 +107,7 @@ class Engine:
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
-        self.most_lengths = min(limits.max_lengths, config.max_length) if self._tries_several(decoding) else 1
+        self.most_lengths = min(limits.max_lengths, config.max_length) if self._works("refine", top_k=2) else 1
         self.num_steps, self.top_k = decoding.num_steps, decoding.top_k
         most = {"num_steps": limits.max_steps, "top_k": self.most_lengths, "draws": limits.max_lengths}
         for name, limit in most.items():
@@ -117,16 +117,9 @@ class Engine:
         counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
         self._counts = tuple(sorted(count * decoding.draws for count in counts))
 
-    def _tries_several(self, decoding: Decoding) -> bool:
+    def _works(self, mode: str, **changes: Any) -> bool:
         try:
-            self.translator.resolved(decoding.changed(top_k=2))
-        except PadirError:
-            return False
-        return True
-
-    def _works(self, mode: str, strategy: str | None = None) -> bool:
-        try:
-            self.translator.resolved(self._changed(mode, strategy))
+            self.translator.resolved(self.decoding.changed(mode=mode, **changes))
         except PadirError:
             return False
         return True
