@@ -198,8 +198,11 @@ def test_import_padir_stays_light():
     assert not loaded & HEAVY
 
 
-def test_no_module_but_the_adapters_pulls_in_tensorflow():
+def test_no_module_pulls_in_tensorflow_or_computes():
+    """An array made at an import chooses the devices: too early for a run of several processes, or on the CPU alone."""
     every = [f"padir.{name}" for name in NAMES if name and "adapter" not in name]
+    devices = "jax.config.update('jax_num_cpu_devices', 3); print(jax.device_count())"
+    assert python(f"import importlib, json, jax; [importlib.import_module(n) for n in {every}]; {devices}") == 3
     loaded = set(python(f"import importlib, json, sys; [importlib.import_module(n) for n in {every}]; {LOADED}"))
     assert not loaded & {"tensorflow", "tensorflow_datasets", "seqio", "t5x"}
     assert {"gin", "grain", "orbax"} <= loaded

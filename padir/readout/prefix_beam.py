@@ -9,11 +9,12 @@ from __future__ import annotations
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from padir.refinement.scores import best_logits
 
-_PRIME = jnp.uint32(16_777_619)  # of the FNV hash
+_PRIME = np.uint32(16_777_619)  # of the FNV hash
 
 
 @flax.struct.dataclass
