@@ -1,10 +1,10 @@
-"""Writes the pairs of a test set whose source has no near twin among the training sources.
+"""Writes the pairs of a test set whose source and target have no near twin in the training text.
 
-    python scripts/without_twins.py --train train.de --test test.de test.en --output test_without_twins
+    python scripts/without_twins.py --train train.de train.en --test test.de test.en --output test_without_twins
 
-writes test_without_twins.de and test_without_twins.en (with the endings of the files of --test). A twin is a training
-source whose `difflib.SequenceMatcher.ratio()` with the test source is at least --ratio; case is ignored. Files may be
-plain text or .gz.
+writes test_without_twins.de and test_without_twins.en (with the endings of the files of --test). A twin of a source is
+a training source whose `difflib.SequenceMatcher.ratio()` with it is at least --ratio; a twin of a target is a training
+target. Case is ignored. Files may be plain text or .gz.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from padir.storage.files import write_text
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training sources")
+    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="sources, targets, sources, ...")
     parser.add_argument("--test", nargs=2, required=True, metavar=("SOURCES", "TARGETS"), help="the test set")
     parser.add_argument("--ratio", type=float, default=0.8, help="least similarity of a twin, 0 to 1 (0.8)")
     parser.add_argument("--output", required=True, metavar="NAME", help="name of the files to write, without ending")
@@ -29,14 +29,18 @@ def main() -> None:
     outputs = [f"{args.output}{Path(path.removesuffix('.gz')).suffix}" for path in args.test]
     if outputs[0] == outputs[1]:
         parser.error(f"the files of --test must have two endings, got {' and '.join(args.test)}")
-    train = list(dict.fromkeys(line.lower() for path in args.train for line in read_lines(path)))
-    sources, targets = map(read_lines, args.test)
-    twins = Twins(train, args.ratio)
-    kept = [pair for pair in zip(sources, targets, strict=True) if not twins.has(pair[0].lower())]
+    if len(args.train) % 2:
+        parser.error(f"--train needs a file of targets for each file of sources, got {len(args.train)} files")
+    kept = list(zip(*map(read_lines, args.test), strict=True))
+    counts = [len(kept)]
+    for side in (0, 1):
+        train = dict.fromkeys(line.lower() for path in args.train[side::2] for line in read_lines(path))
+        twins = Twins([*train], args.ratio)
+        kept = [pair for pair in kept if not twins.has(pair[side].lower())]
+        counts.append(len(kept))
     for output, lines in zip(outputs, zip(*kept, strict=True), strict=True):
         write_text(output, "".join(f"{line}\n" for line in lines))
-    share = 1 - len(kept) / len(sources)
-    print(f"{len(kept):,} of {len(sources):,} pairs have no twin ({100 * share:.1f} % have one)")
+    print("{:,} pairs, {:,} without a twin of the source, {:,} also without a twin of the target".format(*counts))
 
 
 class Twins:

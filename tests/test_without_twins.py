@@ -12,16 +12,23 @@ import numpy as np
 SCRIPT = Path(__file__).parents[1] / "scripts" / "without_twins.py"
 
 
-def test_pairs_without_a_twin_are_written_in_their_order(tmp_path):
+def run(folder, *words):
+    return subprocess.run([sys.executable, SCRIPT, *words], cwd=folder, capture_output=True, text=True)
+
+
+def test_pairs_without_a_twin_on_either_side_are_written_in_their_order(tmp_path):
     (tmp_path / "train.de").write_text("Der Hund schläft.\nEs regnet heute sehr stark\n")
+    (tmp_path / "train.en").write_text("A dog is sleeping.\nIt is raining heavily\n")
     with gzip.open(tmp_path / "test.de.gz", "wt") as file:
-        file.write("Ganz anders!\nDer hund schläft!\nWas?\n")
-    (tmp_path / "test.en").write_text("Quite different!\nThe dog sleeps!\nWhat?\n")
-    command = ["--train", "train.de", "--test", "test.de.gz", "test.en", "--output", "kept"]
-    done = subprocess.run([sys.executable, SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "2 of 3 pairs have no twin (33.3 % have one)\n"
+        file.write("Ganz anders!\nDer hund schläft!\nHeute gießt es.\nWas?\n")
+    (tmp_path / "test.en").write_text("Quite different!\nThe tired animal rests!\nit is raining heavily!\nWhat?\n")
+    train, test = ("--train", "train.de", "train.en"), ("--test", "test.de.gz", "test.en")
+    done = run(tmp_path, *train, *test, "--output", "kept")
+    assert done.stdout == "4 pairs, 3 without a twin of the source, 2 also without a twin of the target\n"
     assert (tmp_path / "kept.de").read_text() == "Ganz anders!\nWas?\n"
     assert (tmp_path / "kept.en").read_text() == "Quite different!\nWhat?\n"
+    done = run(tmp_path, "--train", "train.de", *test, "--output", "kept")
+    assert done.returncode == 2 and "a file of targets for each file of sources, got 1 files" in done.stderr
 
 
 def test_the_bound_leaves_no_twin_out():
@@ -36,6 +43,5 @@ def test_the_bound_leaves_no_twin_out():
 
 
 def test_two_test_files_of_one_ending_would_be_written_over_each_other(tmp_path):
-    command = ["--train", "train.de", "--test", "de.txt", "en.txt", "--output", "kept"]
-    done = subprocess.run([sys.executable, SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True)
+    done = run(tmp_path, "--train", "train.de", "train.en", "--test", "de.txt", "en.txt", "--output", "kept")
     assert done.returncode == 2 and "must have two endings, got de.txt and en.txt" in done.stderr
