@@ -31,7 +31,7 @@ ort = pytest.importorskip("onnxruntime")
 from padir.interop.onnx import export_onnx, rounded  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERYDAY = (ROOT / "results" / "everyday_de.txt").read_text().splitlines()
+EVERYDAY = (ROOT / "tests" / "support" / "everyday_de.txt").read_text().splitlines()
 TEXTS = [*EVERYDAY, *(f"{one} {EVERYDAY[(i * 7 + k) % 50]}" for k in range(1, 6) for i, one in enumerate(EVERYDAY))]
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 NUMBERS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)]

@@ -419,7 +419,7 @@ def test_the_loader_says_what_is_wrong(tmp_path, capsys):
 @pytest.mark.parametrize(("name", "steps"), [("de_en", (1, 4, 10)), ("de_en_ar", (None,))])
 def test_the_models_that_come_with_padir(name, steps, tmp_path):
     translator = Translator.load(name)
-    german = (Path(__file__).resolve().parents[2] / "results" / "everyday_de.txt").read_text().splitlines()
+    german = (Path(__file__).resolve().parents[1] / "support" / "everyday_de.txt").read_text().splitlines()
     texts = ["", "☃ 😀", *german, *(f"{a} {b}" for a in german[:10] for b in german[:10])]
     export_model(translator, tmp_path / "out")
     loaded = Exported.load(tmp_path / "out")
