@@ -134,10 +134,11 @@ def choose(
     """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
 
     `tried` lists the candidates of each sentence. `drafts`, on the host, has a row for each of them; a sentence's
-    further rows only pad the batch.
+    further rows only pad the batch. Log-probability -inf means that a canvas has no further sentence.
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
+    rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
@@ -147,12 +148,15 @@ def choose(
             raise not_finite()
         source = batch.source.texts[b]
         ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties keep their order
-        texts = (loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n]))) for n in ranked)
+        texts = (
+            loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n])), source) for n in ranked
+        )
         chosen, text = first_whole(zip(ranked, texts, strict=True), source, batch.source.spans(b))
         ranked = [chosen, *(n for n in ranked if n != chosen)]
         raw.append(text)
         best, listed = rows[b][chosen], ranked[: decoding.n_best]
-        whole = draft_tokens(loaded, decoding, *drafts.row(best), whole=True)
+        most = [drafts.row(rows[b][n]) for n in listed or ranked[:1]]
+        whole = [draft_tokens(loaded, decoding, *row, whole=True) for row in most]
         results.append(
             Translation(
                 text=clean(text, source),
@@ -161,11 +165,12 @@ def choose(
                 length=int(drafts.length_R[best]),
                 passes=int(drafts.passes_R[best]),
                 oscillated=bool(drafts.oscillated_R[best]),
-                hypotheses=len(tried[b]),
-                whole_text=clean(loaded.tokenizer.decode(whole), source),
+                hypotheses=len(score_N),
+                read_again=hypotheses[b][0].again is not None,
+                whole_text=clean(loaded.tokenizer.decode(whole[0], source), source),
                 trace=_trace(loaded, decoding, drafts, best),
                 candidates=tuple((hypotheses[b][n].text, score_N[n]) for n in listed),
-                candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
+                candidate_lengths=tuple(len(own) + 1 for own in whole[: len(listed)]),
             )
         )
     return put_back(loaded, decoding, results, raw, batch.source, batch.source_BS.shape[1:])
@@ -242,7 +247,7 @@ def _hypotheses(
             made = made._replace(text=draft_text(loaded, decoding, *drafts.row(row), batch.source.texts[b]))
         if length_log_prob_BM is not None:
             made = made._replace(length_log_prob=float(length_log_prob_BM[b, drafts.length_R[row] - 1]))
-        return made._replace(again=again.get(row, (made.log_prob, 1)))
+        return made._replace(again=again.get(row))
 
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
@@ -292,7 +297,7 @@ def _difference(log_prob_N: np.ndarray) -> float:
 
 def draft_text(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any, source: str) -> str:
     """The text of a draft (`draft_tokens`), cleaned up."""
-    return clean(loaded.tokenizer.decode(draft_tokens(loaded, decoding, tokens_L, free_L)), source)
+    return clean(loaded.tokenizer.decode(draft_tokens(loaded, decoding, tokens_L, free_L), source), source)
 
 
 def draft_tokens(

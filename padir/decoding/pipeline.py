@@ -296,8 +296,8 @@ class CausalPipeline:
             if not ranked:
                 raise not_finite()
 
-            def read(n: int, b: int = b, length_N: Any = length_N) -> str:
-                return self.loaded.tokenizer.decode(written.tokens_BNL[b, n, : length_N[n] - 1].tolist())
+            def read(n: int, b: int = b, length_N: Any = length_N, text_of: str = text_of) -> str:
+                return self.loaded.tokenizer.decode(written.tokens_BNL[b, n, : length_N[n] - 1].tolist(), text_of)
 
             best, text = first_whole(((n, read(n)) for n in ranked), text_of, source.spans(b))
             raw.append(text)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,15 +32,15 @@ class Hypothesis(NamedTuple):
       log_prob, tokens: sum of the tokens' log-probabilities, each from the step that wrote the token last, and number
         of tokens. EOS does not count, because the length determines its position.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
-      again: log-probability and number of tokens if the model reads the finished draft again (`CausalScore`); else
-        `log_prob` and 1. A hypothesis of another origin has nan.
+      again: log-probability and number of tokens by the model that reads the finished draft again (`CausalScore`);
+        None if it does not.
     """
 
     text: str
     log_prob: float
     tokens: int
     length_log_prob: float | None = None
-    again: tuple[float, int] = (math.nan, 1)
+    again: tuple[float, int] | None = None
 
 
 @runtime_checkable
@@ -113,7 +112,7 @@ class CausalScore:
     reads_text = False
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        return [[self.of(*hypothesis.again) for hypothesis in row] for row in hypotheses]
+        return [[self.of(*(each.again or (each.log_prob, 1))) for each in row] for row in hypotheses]
 
     def of(self, log_prob: Any, tokens: Any) -> Any:
         """Computes the score from the numbers of `Hypothesis.again`, or from arrays of them."""

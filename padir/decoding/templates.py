@@ -122,7 +122,9 @@ def templates_of(template: str | Sequence[str | Template], count: int, tokenizer
 
 
 def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
-    """The options in a mode that can hold the templates, or terms if there are none; a message names another mode.
+    """The options in a mode that can hold the templates, or terms if there are none.
+
+    A message names another mode for templates; terms become templates where a sentence misses one.
 
     Raises:
       PadirError: the model has no such mode, or the options exclude templates.
@@ -147,5 +149,6 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
         decoding = dataclasses.replace(decoding, drop_repeats=False)  # it would drop fixed text
     if chosen == mode:
         return decoding
-    _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
+    if templates:
+        _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
     return decoding.changed(mode=chosen)

@@ -1,6 +1,7 @@
 """Terms: words of the target language that must stand where words of the source stand.
 
-1. A sentence is translated without its terms. If the translation has all of them, it is the result.
+1. A sentence is translated without its terms. If the translation has all of them, it is the result. Once is enough,
+   however often the source words stand in the sentence.
 2. Else each missing term is placed by word alignment (`Placing`), in place of the words that translate its source
    words.
 3. The sentence is translated again around the terms, which the canvas of a refining model holds (`Template`). A model
@@ -101,6 +102,7 @@ def hold_terms(
     decoding: Decoding,
     terms: Sequence[Terms],
     *,
+    refines: bool,
     truncate: bool,
     trace: bool,
 ) -> list[Translation]:
@@ -110,10 +112,11 @@ def hold_terms(
       translator: a `Translator`, which translates again.
       marked: the spans of the texts that stay, None for a text without any.
       results: its translations without terms.
-      decoding: its options in a mode that can hold terms (`padir.decoding.templates.able`).
+      decoding: its options.
+      refines: True if the mode that holds terms refines drafts (`padir.decoding.templates.able`).
       truncate, trace: as in `Translator.translate`.
     """
-    made, refines = [*results], translator.refines(decoding)
+    made = [*results]
     edits = _edits(translator, texts, made, decoding, terms)
     around = {i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None}
     around = {i: own for i, own in around.items() if own.least <= translator.card.config.max_length}

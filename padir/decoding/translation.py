@@ -25,19 +25,20 @@ class Translation:
       score: the score by `Decoding.rerank`; by default, and for a single draft, the mean log-probability per token. For
         a causal model, the score by its search; by default the log-probability, EOS included, divided by a length
         penalty.
-      length: target length in tokens, EOS included.
+      length: target length in tokens, EOS included; for a CTC model, the number of positions of the canvas.
       passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
       hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line.
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
-      candidate_lengths: the lengths of the candidates' canvases.
+      candidate_lengths: the candidates' numbers of tokens, EOS included, before repeated tokens were dropped.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
         Hypotheses without such bytes come before others.
       alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
         (`Translator.align`).
+      read_again: True if the causal side of a dual model read the hypotheses and chose (`CausalScore`).
       whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model.
     """
 
@@ -55,6 +56,7 @@ class Translation:
     draft_passes: int = 0
     broken: int = 0
     alignment: tuple[tuple[int, int], ...] | None = None
+    read_again: bool = False
 
     @staticmethod
     def of_json(row: dict[str, Any]) -> Translation:

@@ -180,7 +180,8 @@ class Translator:
             progress(len(places))
         progress(sum(not result.passes for result in results))
         if terms is not None:
-            results = hold_terms(self, texts, marked, results, held, terms, truncate=truncate, trace=trace)
+            how = {"refines": self.refines(held), "truncate": truncate, "trace": trace}
+            results = hold_terms(self, texts, marked, results, decoding, terms, **how)
         if align:
             aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
             pairs = zip(results, aligned, strict=True)

@@ -113,7 +113,7 @@ class Searcher:
         length = len(ids) + 1
         score = result.scores[0] if result.scores else float("nan")
         score = score / length if isinstance(search, Greedy) else score
-        text = self.tokenizer.decode(ids)
+        text = self.tokenizer.decode(ids, source)
         return Translation(clean(text, source), score, length, length, search.size, broken=broken(text, source))
 
 

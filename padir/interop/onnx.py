@@ -47,7 +47,7 @@ from padir.text.tokenizer import BYTE, Tokenizer
 
 FORMAT = 1
 _FLOAT, _INT32 = 1, 6  # types of ONNX
-_IDS = ("length", "blank", "mask", "first_regular", "end_regular", "num_placeholders")
+_IDS = ("length", "blank", "mask", "first_regular", "end_regular")
 _OPTIONS = ("num_steps", "top_k", "adjacent", "seed", "brevity", "blank_penalty")
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
 

@@ -12,7 +12,6 @@ const [PADDING, EOS, UNK, SPACE] = [0, 1, 2, "\u2581"];
 const FORMAT = 1;
 const SHORTEST = 2; // tokens of a target, EOS included
 const NOISE = 1; // the stream of random pieces
-const PLACEHOLDER = 0xe000; // the character of the first placeholder
 const DRAFT = 2 ** 31 - 1; // folded into a row's key to draw its draft
 
 /** Loads an export; `read` gives the bytes of a file of its folder. */
@@ -36,7 +35,7 @@ export async function load(ort, read) {
 export class Tokenizer {
   constructor({ pieces, piece_scores: scores, ids }) {
     if (!pieces) throw new Error("this vocabulary is not padir's own: encode and decode with SentencePiece");
-    [this.pieces, this.firstByte, this.placeholders] = [pieces, UNK + 1, ids.num_placeholders];
+    [this.pieces, this.firstByte] = [pieces, UNK + 1];
     this.regular = new Map(pieces.map((piece, id) => [piece, { id, score: scores[id] }]).slice(ids.first_regular));
     this.longest = Math.max(...[...this.regular.keys()].map((piece) => [...piece].length));
     this.unknown = Math.fround(Math.min(...scores.slice(ids.first_regular)) - 10);
@@ -72,18 +71,16 @@ export class Tokenizer {
     return tokens.reverse().flat();
   }
 
-  /** The text of ids; bytes that are no character give U+FFFD. */
+  /** The text of ids, without placeholders, which `encode` does not write; bytes that are no character give U+FFFD. */
   decode(ids) {
+    const written = ids.filter((id) => id >= this.firstByte && id < this.pieces.length);
     const bytes = [];
-    for (const id of ids) {
-      const sentinel = id - this.pieces.length;
-      if (id < this.firstByte || sentinel >= this.placeholders) continue;
-      const piece = sentinel < 0 ? this.pieces[id] : String.fromCodePoint(PLACEHOLDER + sentinel);
+    for (const id of written) {
       if (this.isByte(id)) bytes.push(id - this.firstByte);
-      else bytes.push(...new TextEncoder().encode(piece.replaceAll(SPACE, " ")));
+      else bytes.push(...new TextEncoder().encode(this.pieces[id].replaceAll(SPACE, " ")));
     }
     const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes));
-    return this.pieces[ids[0]]?.startsWith(SPACE) ? text.slice(1) : text;
+    return this.pieces[written[0]]?.startsWith(SPACE) ? text.slice(1) : text;
   }
 }
 
@@ -216,13 +213,14 @@ export class Translator {
   /** The candidates, best first: those whose bytes are characters come before others. */
   async #ranked(rows, read) {
     const made = rows.map((row) => this.#candidate(row, read));
-    if (read.chosen.rerank === "causal" && rows.length > 1) {
+    const read_again = read.chosen.rerank === "causal" && rows.length > 1;
+    if (read_again) {
       const target_BNL = this.#rows(made.map(({ kept }) => [...kept, EOS]));
       const { log_prob_BN } = await this.sessions.score.run({ ...read.inputs, target_BNL });
       made.forEach((each, n) => (each.score = log_prob_BN.data[n] / (each.kept.length + 1) ** read.chosen.brevity));
     }
     const candidates = made.toSorted((a, b) => a.broken - b.broken || b.score - a.score);
-    return { ...candidates[0], source: read.text, hypotheses: rows.length, candidates };
+    return { ...candidates[0], source: read.text, hypotheses: rows.length, candidates, read_again };
   }
 
   #candidate(row, read) {

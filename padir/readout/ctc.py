@@ -53,15 +53,12 @@ class BlankHead:
         """The `size` most likely sentences that `prefix_beam` finds on each canvas: canvases, best first.
 
         Returns:
-          Tokens [B, N, L] and log-probabilities [B, N]. A canvas that holds fewer sentences repeats the first one.
+          Tokens [B, N, L] and log-probabilities [B, N], -inf for rows that a canvas has no further sentence for.
         """
         present_BL, ids = canvas.segment_BL > 0, canvas.ids
         blank_BL, token_BLK, score_BLK = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
         tokens_BNL, log_prob_BN = prefix_beam(blank_BL, token_BLK, score_BLK, canvas.free_BL, size, ids.blank)
-        tokens_BNL = jnp.where(canvas.free_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None])
-        missing_BN = log_prob_BN == -jnp.inf
-        tokens_BNL = jnp.where(missing_BN[..., None], tokens_BNL[:, :1], tokens_BNL)
-        return tokens_BNL, jnp.where(missing_BN, log_prob_BN[:, :1], log_prob_BN)
+        return jnp.where(canvas.free_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None]), log_prob_BN
 
     def several(self, project, states_BLD, head_BL, present_BL, ids: Ids, count: int):
         """Log-probability of the blank, and the `count` best pieces with theirs, at every position.

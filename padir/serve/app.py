@@ -312,7 +312,6 @@ def settings_of(engine: Engine, model: str) -> dict[str, Any]:
         "max_steps": limits.max_steps,
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),
-        "rule": "causal" if engine.decoding.rerank == "causal" else "own",
         "blank": engine.translator.tokenizer.pieces[card.ids.blank] if card.config.readout.position_head else None,
     }
 

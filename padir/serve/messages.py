@@ -103,9 +103,9 @@ class AnswerStep(msgspec.Struct):
 class AnswerText(msgspec.Struct, kw_only=True):
     """A translation: text, score, length in tokens, decoder passes, number of candidates that were tried.
 
-    `candidates` and `trace` are present if the request asks for them. With `split`, each entry of `sentences` has its
-    own, and a `source`. Then length, passes and hypotheses are sums over the sentences; the score is the mean of their
-    scores, weighted by length.
+    `candidates`, `read_again` (the causal side chose) and `trace` are present if the request asks for them. With
+    `split`, each entry of `sentences` has its own, and a `source`. Then length, passes and hypotheses are sums over the
+    sentences; the score is the mean of their scores, weighted by length.
     """
 
     text: str
@@ -115,6 +115,7 @@ class AnswerText(msgspec.Struct, kw_only=True):
     hypotheses: int
     source: str | msgspec.UnsetType = msgspec.UNSET
     candidates: list[AnswerCandidate] | msgspec.UnsetType = msgspec.UNSET
+    read_again: bool | msgspec.UnsetType = msgspec.UNSET
     trace: list[AnswerStep] | msgspec.UnsetType = msgspec.UNSET
     sentences: list[AnswerText] | msgspec.UnsetType = msgspec.UNSET
 
@@ -245,6 +246,7 @@ def _translated(result: Translation, asked: Request, source: str | msgspec.Unset
     if asked.n_best:
         pairs = zip(result.candidates, result.candidate_lengths, strict=True)
         found.candidates = [AnswerCandidate(text, _finite(score), length) for (text, score), length in pairs]
+        found.read_again = result.read_again
     if asked.trace:
         found.trace = [
             AnswerStep(pieces, [None if p is None else _finite(p) for p in log_probs])

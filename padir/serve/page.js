@@ -176,7 +176,8 @@
     $("steps").replaceChildren(...rows);
   };
 
-  const listCandidates = (candidates) => {
+  const listCandidates = ({ candidates, read_again }) => {
+    $("rule").textContent = read_again ? ", chosen by the score of the model\u2019s left-to-right side" : "";
     $("others").hidden = candidates.length < 2;
     $("candidates").replaceChildren(
       ...candidates.map(({ text, score, length }, i) => {
@@ -191,7 +192,7 @@
 
   /** Shows the steps of one sentence. */
   const choose = (sentences, number) => {
-    const { trace: steps, passes, candidates } = sentences[number] ?? {};
+    const { trace: steps, passes } = sentences[number] ?? {};
     setPlaying(false);
     pins = sentences[number]?.pins ?? new Map();
     pin = settings.local && !aligns ? (step, positions) => repair(sentences, number, step, positions) : null;
@@ -201,7 +202,7 @@
     if (trace.length === 0) return;
     $("slider").max = trace.length - 1;
     listSteps();
-    listCandidates(candidates);
+    listCandidates(sentences[number]);
     reserve();
     show(still.matches ? trace.length - 1 : 0);
     if (!still.matches) setPlaying(true);
@@ -340,7 +341,6 @@
   $("reading").hidden = !aligns;
   if (aligns) $("tried").textContent = "Sentences tried";
   $("top_k").parentElement.hidden = aligns && settings.local;
-  if (settings.rule === "causal") $("rule").textContent = ", chosen by the score of the model\u2019s left-to-right side";
   $("about").textContent =
     `${language(settings.source)} to ${language(settings.target)}. ` +
     (settings.causal

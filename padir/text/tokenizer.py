@@ -187,14 +187,17 @@ class Tokenizer:
                 joined[-3:] = [placeholder]
         return joined
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], source: str | None = None) -> str:
         """Converts token ids to one line of text.
 
-        Padding, EOS, sentinels that are no placeholders, and ids outside the vocabulary are left out. Unk gives ` ⁇ `,
-        byte pieces that are not valid UTF-8 give U+FFFD, and a newline gives a space.
+        Padding, EOS, sentinels that are no placeholders, and ids outside the vocabulary are left out. So are
+        placeholders that are not in the text `source`, if there is one. Unk gives ` ⁇ `, byte pieces that are not valid
+        UTF-8 give U+FFFD, and a newline gives a space.
         """
         if self._spelt:
-            ids = [each for i in ids for each in self._spelt.get(int(i), (i,))]
+            marks = zip(self._spelt.items(), MARKS, strict=False)
+            spelt = {i: own for (i, own), mark in marks if source is None or mark in source}
+            ids = [each for i in ids for each in spelt.get(int(i), (i,))]
         pieces = [int(i) for i in ids if UNK <= i < self.num_pieces]
         return self._processor.decode(pieces).replace("\n", " ")
 

@@ -6,10 +6,12 @@ import pytest
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
+from padir.decoding.batches import SourceBatch
 from padir.decoding.rerank import OwnScore
 from padir.decoding.translation import clean
 from padir.evaluation.systems import named, ways
 from padir.refinement.strategies import MaskPredict, Padir
+from padir.text.ids import EOS
 
 TEXTS = ["eins", "zwei drei vier", "acht acht", "vier drei zwei eins"]
 
@@ -88,6 +90,13 @@ class TestPrefixBeam:
         for text, together in zip(texts, made.translate(texts, **how), strict=True):
             near(together.candidates, made.translate([text], **how)[0].candidates)
 
+    def test_a_canvas_with_few_sentences_lists_each_once(self, dual):
+        """A source of its EOS alone has a canvas of one position, whose sentences are four pieces and the empty one."""
+        pipeline = dual.pipeline(Decoding(top_k=8, n_best=8, rerank="causal", **HOW), trace=True)
+        few, many = pipeline.run(SourceBatch(["", TEXTS[0]], [[EOS], *dual.loaded.source_tokens(TEXTS[:1], False)[0]]))
+        assert few.hypotheses == len({*few.candidates}) == len(few.candidates) == 5 and many.hypotheses == 8
+        assert sorted(few.candidate_lengths) == [1, 2, 2, 2, 2] and few.read_again
+
     def test_a_trace_ends_with_what_was_chosen(self, translator):
         for best in translator.translate(TEXTS, top_k=3, trace=True, blank_penalty=MIXED, num_steps=12):
             assert best.trace[best.passes][0] == best.trace[-1][0]
@@ -95,14 +104,18 @@ class TestPrefixBeam:
 
     def test_the_causal_side_chooses_only_where_the_margin_is_small(self, dual):
         def listed(**options):
-            return [r.candidates for r in dual.translate(TEXTS, n_best=3, top_k=3, **HOW, **options)]
+            found = dual.translate(TEXTS, n_best=3, top_k=3, **HOW, **options)
+            read.append([each.read_again for each in found])
+            return [each.candidates for each in found]
 
+        read = []
         own, always = listed(brevity=0.0), listed(rerank="causal")
         never = listed(rerank="causal", margin=0.0)
         best = [sorted((score for _, score in row), reverse=True) for row in own]
         apart = [first - second for first, second, *_ in best]
         middle = sum(sorted(apart)[1:3]) / 2
         some = listed(rerank="causal", margin=middle)
+        assert read == [[False] * 4, [True] * 4, [False] * 4, [difference < middle for difference in apart]]
         for row, difference in enumerate(apart):
             near(never[row], own[row])
             near(some[row], always[row] if difference < middle else own[row])

@@ -1,5 +1,6 @@
 """`Decoding.keep`: spans stand in every translation, even of models that have learned nothing."""
 
+import itertools
 import re
 
 import pytest
@@ -49,6 +50,20 @@ def test_every_mode_keeps_every_span(tokenizer, name, placeholders):
         assert nests(re.findall("</?[bi]>", result.text))
     assert results[3].text == "Zeta Eta" and results[3].passes == 0  # no words to translate
     same(results[4:], translator.translate(TEXTS[4:], **options))
+
+
+@pytest.mark.parametrize("name", ["refine", "sampled"])
+def test_no_placeholder_is_left_that_the_source_lacks(tokenizer, name):
+    """Models that have learned nothing write many."""
+    sizes, options = MODELS[name]
+    translator = random_translator(tokenizer.with_placeholders(), **sizes)
+    options = options | ({"n_best": 3} if name == "refine" else {})
+    words = "eins zwei drei vier fünf sechs sieben acht".split()
+    texts = [f"{a} {b} {a}" for a in words for b in words[:4]]
+    for keep, added in ((), ""), ("tags", f" {MARKS[3]}"):
+        found = translator.translate([text + added for text in texts], keep=keep, **options)
+        every = [[each.text, each.whole_text or "", *(text for text, _ in each.candidates)] for each in found]
+        assert not {*"".join(itertools.chain(*every))} & ({*MARKS} - {*added})
 
 
 def test_a_candidate_that_kept_all_spans_wins(tokenizer):

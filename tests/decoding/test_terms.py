@@ -41,6 +41,13 @@ def test_every_term_stands_in_every_mode(tokenizer, sizes, options):
     same([results[i] for i in (2, 4, 5)], [plain[i] for i in (2, 4, 5)])
 
 
+@pytest.mark.parametrize(("terms", "count"), [({"hundert": "ten"}, 0), (TERMS, 1)])
+def test_another_mode_is_named_only_if_a_sentence_misses_a_term(tokenizer, caplog, terms, count):
+    random_translator(tokenizer, dual=True, max_length=32).translate(TEXTS, terms=terms, mode="verify")
+    named = [text for text in caplog.messages if "in the mode 'refine', because 'verify' cannot" in text]
+    assert len(named) == count
+
+
 def test_terms_and_spans_stand_together(tokenizer):
     translator = random_translator(tokenizer, max_length=48)
     (result,) = translator.translate(["eins <b>vier</b> www.x.org"], terms=TERMS, keep=("tags", "urls"))

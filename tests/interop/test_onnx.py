@@ -221,6 +221,7 @@ class TestInJavaScript:
         for got, expected in zip(in_node(folder, texts, code), translator.translate(texts, trace=True), strict=True):
             assert (got["text"], got["passes"], got["length"]) == (expected.text, expected.passes, expected.length)
             assert got["score"] == pytest.approx(expected.score, abs=1e-4)
+            assert got["read_again"] == expected.read_again
             steps = [tuple(step["pieces"]) for step in got["trace"]]
             assert steps == [pieces for pieces, _ in expected.trace][: len(steps)]
 
@@ -285,6 +286,7 @@ def test_page_in_chromium(folder, shipped):
             tokens = np.array(repaired(shipped, text, expected.length, pins)[-1])
             kept = without_repeats(tokens, np.arange(tokens.size) < tokens.size - 1, shipped.tokenizer.copied)
             assert page(PIN.format(number=1)) == clean(shipped.tokenizer.decode(kept), text)
+            assert "left-to-right" in page("return document.getElementById('rule').textContent")
         assert page("return document.documentElement.scrollWidth") == 390
 
 

@@ -62,7 +62,7 @@ class TestAnswers:
             assert [(c["text"], c["length"]) for c in answer["candidates"]] == [
                 (text, length) for (text, _), length in zip(result.candidates, result.candidate_lengths, strict=True)
             ]
-            assert answer["candidates"][0]["length"] == answer["length"]
+            assert answer["candidates"][0]["length"] == answer["length"] and answer["read_again"] is False
             assert [tuple(step["pieces"]) for step in answer["trace"]] == [pieces for pieces, _ in result.trace]
             for step, (_, log_probs) in zip(answer["trace"], result.trace, strict=True):
                 assert step["log_probs"] == pytest.approx(log_probs, abs=1e-4, nan_ok=False)
@@ -154,9 +154,11 @@ class TestModes:
 
     def test_a_dual_model_writes_in_either(self, tokenizer):
         dual = random_translator(tokenizer, dual=True, max_length=8)
-        with running(engine_of(dual)) as client:
-            for mode in ("refine", "causal", "verify"):
-                same(ask(client, TEXTS[:2], mode=mode), dual.translate(TEXTS[:2], mode=mode, batch_size=4))
+        chosen = {"rerank": "causal", "top_k": 2}
+        with running(engine_of(dual, Decoding(batch_size=4, **chosen))) as client:
+            assert ask(client, "eins", n_best=2)[0]["read_again"] is True
+            for mode, how in (("refine", chosen), ("causal", {}), ("verify", {})):
+                same(ask(client, TEXTS[:2], mode=mode), dual.translate(TEXTS[:2], mode=mode, batch_size=4, **how))
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}, {"n_best": 1}):
                 refused = client.post("/translate", json={"text": "eins", "mode": "causal", **fields})
                 assert refused.status_code == 422 and "takes only text, split and keep" in refused.json()["error"]

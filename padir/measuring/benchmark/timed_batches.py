@@ -116,7 +116,7 @@ class NumberTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], source: str | None = None) -> str:
         return " ".join(map(str, ids))
 
 
