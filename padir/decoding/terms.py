@@ -23,7 +23,7 @@ from typing import Any
 
 from padir.decoding.alignment import links, words
 from padir.decoding.options import Decoding
-from padir.decoding.templates import Template
+from padir.decoding.templates import Template, able
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import Marked, Placing
@@ -102,7 +102,6 @@ def hold_terms(
     decoding: Decoding,
     terms: Sequence[Terms],
     *,
-    refines: bool,
     truncate: bool,
     trace: bool,
 ) -> list[Translation]:
@@ -112,11 +111,10 @@ def hold_terms(
       translator: a `Translator`, which translates again.
       marked: the spans of the texts that stay, None for a text without any.
       results: its translations without terms.
-      decoding: its options.
-      refines: True if the mode that holds terms refines drafts (`padir.decoding.templates.able`).
+      decoding: its options, which may be of a mode that holds no terms (`padir.decoding.templates.able`).
       truncate, trace: as in `Translator.translate`.
     """
-    made = [*results]
+    made, refines = [*results], translator.refines(able(decoding, [], translator.card.config))
     edits = _edits(translator, texts, made, decoding, terms)
     around = {i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None}
     around = {i: own for i, own in around.items() if own.least <= translator.card.config.max_length}

@@ -156,8 +156,9 @@ class Translator:
         decoding = asked(self.decoding, decoding, self.card.config, changes)
         terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
         templates = [] if template is None else templates_of(template, len(texts), self.tokenizer)
-        held = decoding if template is None and terms is None else able(decoding, templates, self.card.config)
-        decoding = decoding if template is None else held
+        if template is not None or terms is not None:
+            held = able(decoding, templates, self.card.config)
+            decoding = decoding if template is None else held  # few sentences miss a term
         pipeline = self.pipeline(decoding, trace=trace)
         if align:
             self.loaded.reader("align words")
@@ -180,8 +181,7 @@ class Translator:
             progress(len(places))
         progress(sum(not result.passes for result in results))
         if terms is not None:
-            how = {"refines": self.refines(held), "truncate": truncate, "trace": trace}
-            results = hold_terms(self, texts, marked, results, decoding, terms, **how)
+            results = hold_terms(self, texts, marked, results, decoding, terms, truncate=truncate, trace=trace)
         if align:
             aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
             pairs = zip(results, aligned, strict=True)

@@ -132,7 +132,7 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
             f"{folder} holds no weights of `padir export --what weights` ({error}): write new ones"
         ) from error
     flat = model_params(flat, folder / WEIGHTS, card)
-    tokenizer = Tokenizer.load(folder / VOCABULARY, num_sentinels=card.ids.num_sentinels)
+    tokenizer = Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels, card.ids.num_placeholders)
     return Translator(jax.device_put(flax.traverse_util.unflatten_dict(flat, sep="/")), card, tokenizer)
 
 

@@ -84,7 +84,8 @@ class Engine:
         warm_up: int = 32,
     ):
         self.translator, self.limits, self.warm_up = translator, limits, warm_up
-        self.decoding = translator.resolved(decoding)
+        # Not resolved: a default of one candidate would forget the rule for requests that try several.
+        self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode)
         self.num_steps: int | None = None  # defaults of requests; None for an autoregressive model
         self.top_k: int | None = None
         self.most_lengths, self._counts = 1, ()
@@ -123,11 +124,6 @@ class Engine:
         except PadirError:
             return False
         return True
-
-    def _changed(self, mode: str | None, strategy: str | None) -> Decoding:
-        """The server's decoding options with another mode and strategy; None leaves them as they are."""
-        changes: Any = {"mode": mode or self.decoding.mode, **({"strategy": strategy} if strategy else {})}
-        return self.decoding.changed(**changes)
 
     @property
     def ready(self) -> bool:
@@ -206,7 +202,8 @@ class Engine:
         return (1,) if key.trace else self._sizes
 
     def _pipeline(self, key: Key, n_best: int) -> Pipeline:
-        decoding = self._changed(key.mode, key.strategy)
+        own: Any = {"strategy": key.strategy} if key.strategy else {}
+        decoding = self.decoding.changed(mode=key.mode or self.decoding.mode, **own)
         if key.num_steps is not None and key.top_k is not None:
             decoding = decoding.changed(num_steps=key.num_steps, top_k=key.top_k, n_best=n_best)
         pipeline = self.translator.pipeline(decoding, trace=key.trace)
