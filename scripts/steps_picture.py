@@ -69,7 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("source", help="a German sentence")
     parser.add_argument("--output", default=ROOT / "docs" / "steps.svg", type=Path, help="where the picture goes")
     args = parser.parse_args()
-    five = padir.Decoding(num_steps=4, top_k=5, adjacent=True)
+    five = padir.Decoding(mode="refine", num_steps=4, top_k=5, adjacent=True)
     (result,) = padir.Translator.load().translate([args.source], five, trace=True)
     args.output.write_text(picture(args.source, result))
     print(result.text)

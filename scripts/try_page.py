@@ -22,8 +22,9 @@ RUNTIME = "onnxruntime-web@1.30.0"
 def build(folder: Path, model: str = "de_en") -> None:
     """Writes the page and all that it loads; `model` also names a folder."""
     translator = Translator.load(model)
-    own, sized = translator.decoding, translator.card.config.readout.sized_by_target
-    decoding = own.changed(mode="refine", top_k=own.top_k if sized else 1)  # one sentence of a CTC model's canvas
+    decoding = translator.refining
+    if not translator.card.config.readout.sized_by_target:
+        decoding = decoding.changed(top_k=1)  # one sentence of a CTC model's canvas
     export_onnx(translator, folder, decoding)
     settings = settings_of(Engine(translator, decoding), Path(model).name)
     (folder / "index.html").write_text(page(settings | {"local": True}))

@@ -22,7 +22,7 @@ _OF_PROGRAMS = ("num_steps", "strategy", "top_k", "mode", "precision", "format")
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before the model is loaded
     translator = load_model(args)
-    decoding = decoding_of(args, translator.decoding)
+    decoding = decoding_of(args, translator.refining if args.format == "onnx" else translator.decoding)
     check_options(args, translator.card.config)
     lengths = chosen(args, "padir.interop.stablehlo:Lengths")
     platforms = chosen(args, "padir.interop.stablehlo:export_model")

@@ -122,6 +122,7 @@ class Decoding:
         checks; None for the model's own drafts.
       keep: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls", "numbers"
         (`padir.text.spans.KINDS`), or regular expressions.
+      of_card: the options that the model's card sets, for all modes: `changed` reads them when it changes the mode.
 
     Raises:
       PadirError: a number is out of its range, or a field has a value of the wrong type.
@@ -162,6 +163,7 @@ class Decoding:
     draft: str | None = _option(None, "padir model whose drafts are checked; none: the model's own drafts", "verify")
 
     keep: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
+    of_card: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self):
         for name, make in _FROM_TEXT.items():
@@ -177,12 +179,17 @@ class Decoding:
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values. Another mode, or a draft, resets the options that do not apply to it.
 
+        Options that apply to the new mode alone get the values of the model's card.
+
         >>> Decoding(top_k=5).changed(num_steps=2).top_k
         5
         """
         mode = changes.get("mode", "verify" if changes.get("draft") else self.mode)
-        base = self if mode == self.mode else self.without(*foreign(mode or "refine"))
-        return dataclasses.replace(base, **changes)
+        if mode == self.mode:
+            return dataclasses.replace(self, **changes)
+        new = {*foreign(self.mode or "refine")} - {*foreign(mode or "refine")}
+        card = {name: value for name, value in self.of_card.items() if name in new}
+        return dataclasses.replace(self.without(*foreign(mode or "refine")), **(card | changes))
 
     def without(self, *names: str) -> Decoding:
         """These options with the defaults for the named options."""
@@ -254,7 +261,7 @@ def option_table() -> dict[str, Option]:
     (<class 'int'>, 1)
     """
     found = {}
-    for field in dataclasses.fields(Decoding):
+    for field in (field for field in dataclasses.fields(Decoding) if field.name != "of_card"):
         kinds = typing.get_args(_HINTS[field.name]) or (_HINTS[field.name],)
         kind = next((kind for kind in kinds if kind in (bool, int, float)), str)
         found[field.name] = Option(field.name, kind, field.default, field.metadata["help"], field.metadata["modes"])
@@ -287,7 +294,7 @@ def check_n_best(n_best: int, most: int, name: str = "n_best") -> None:
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options: its card's options, else the defaults; the default `top_k` is `length_unit`."""
+    """A model's own options: its card's, of all modes if it names one; the default `top_k` is `length_unit`."""
     own: Any = {"top_k": card.config.length_unit} | card.decoding
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
@@ -295,20 +302,14 @@ def default_decoding(card: ModelCard) -> Decoding:
         for name in ("rerank", "draft", "shortlist"):
             if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
                 raise PadirError(f"a card cannot name a file or another model as {name}")
-        decoding = Decoding().changed(**own)
+        decoding = Decoding(**own)  # of all modes, to check every value
         if {*decoding.keep} - {*KINDS}:
             raise PadirError("a card cannot set patterns of keep")
-        bounds = {
-            "num_steps": _MOST_STEPS,
-            "draws": 64,
-            "beam": 64,
-            "n_best": 64,
-            "brevity": 100,
-            "length_penalty": 100,
-        }
-        for name, most in bounds.items():
-            checks.within(0, most, **{name: getattr(decoding, name)})
-        return decoding
+        for name in ("draws", "beam", "n_best", "brevity", "length_penalty"):
+            checks.within(0, 100, **{name: getattr(decoding, name)})
+        checks.within(0, _MOST_STEPS, num_steps=decoding.num_steps)
+        here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
+        return Decoding(of_card=own).changed(**here)
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"
         raise PadirError(what, remedy="correct model.json") from None

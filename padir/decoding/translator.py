@@ -23,15 +23,7 @@ from padir import checks
 from padir.decoding.alignment import Cut, links, words
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
-from padir.decoding.options import (
-    Decoding,
-    DecodingOptions,
-    asked,
-    check_n_best,
-    default_decoding,
-    mode_of,
-    resolve,
-)
+from padir.decoding.options import Decoding, DecodingOptions, asked, check_n_best, default_decoding, mode_of, resolve
 from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.rerank import RULES, Rescore
@@ -237,7 +229,8 @@ class Translator:
     def steps(self, text: str, decoding: Decoding | None = None, **changes: Unpack[DecodingOptions]) -> Iterator[Step]:
         """Yields the draft of a sentence and its canvas after each decoder pass, as the passes are made.
 
-        One draft of the most likely length is refined; `translate` with `top_k=1` makes the same passes.
+        One draft of the most likely length is refined; `translate` in the mode "refine" with `top_k=1` makes the same
+        passes. A dual model shows its refining side, whatever mode its card names.
 
         Raises:
           PadirError: the text is empty or too long, or the options do not fit a model that refines drafts.
@@ -245,9 +238,8 @@ class Translator:
         >>> for step in Translator.load().steps("Ich habe Hunger.", num_steps=4):  # doctest: +SKIP
         ...     print("".join(step.pieces))
         """
-        pipeline = self.pipeline(asked(self.decoding, decoding, self.card.config, changes))
-        if not isinstance(pipeline, RefiningPipeline):
-            raise PadirError("an autoregressive model has no steps to show: every token is written once")
+        pipeline = self.pipeline(asked(self.refining, decoding, self.card.config, changes), trace=True)
+        assert isinstance(pipeline, RefiningPipeline)
         (text,) = checks.strings("text", [text])
         if not text.strip():
             raise PadirError("text", "a sentence", text)
@@ -260,7 +252,8 @@ class Translator:
 
     def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int], decoding: Decoding) -> None:
         if not self.refines(decoding):
-            raise PadirError("an autoregressive model ends its sentences itself: translate without target lengths")
+            what = "target lengths are for refining, and a sentence written from left to right ends itself"
+            raise PadirError(what, remedy="choose the mode refine, or translate without target lengths")
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
         longest, given = self.card.config.max_length, zip(texts, target_lengths, strict=True)
@@ -323,6 +316,11 @@ class Translator:
             decoding = dataclasses.replace(decoding.without("brevity"), rerank=rule)
         return decoding
 
+    @property
+    def refining(self) -> Decoding:
+        """The model's own options, in a dual model those of the mode "refine"."""
+        return self.decoding.changed(mode="refine") if self.card.config.dual else self.decoding
+
     def side(self, decoding: Decoding) -> LoadedModel:
         """The model that decodes with these options: the side for their mode, in their precision."""
         return self.loaded.side(mode_of(decoding, self.card.config), decoding.precision)
@@ -335,7 +333,9 @@ class Translator:
         if decoding.mode == "refine":
             return RefiningPipeline(loaded, decoding, trace)
         if trace:
-            raise PadirError("an autoregressive model has no steps to trace: every token is written once")
+            what = "writing from left to right has no steps to show, because every token is written once"
+            remedy = "choose the mode refine" if self.card.config.dual else "take a model that refines drafts"
+            raise PadirError(what, remedy=remedy)
         return CausalPipeline(loaded, decoding, drafter=self._drafter(decoding) if decoding.mode == "verify" else None)
 
     def _drafter(self, decoding: Decoding) -> RefiningPipeline:

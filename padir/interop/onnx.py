@@ -59,13 +59,13 @@ def export_onnx(
 
     Args:
       folder: the folder to write, whole or not at all.
-      decoding: decoding options, which become the defaults of padir.mjs.
+      decoding: options of the mode "refine", which become the defaults of padir.mjs; None for the model's own.
       overwrite: replace an earlier export in the folder.
 
     Raises:
       PadirError: the folder holds something else, or the model or the options cannot be exported.
     """
-    decoding = _exportable(translator, decoding or translator.decoding)
+    decoding = _exportable(translator, decoding or translator.refining)
     card, made = translator.card, _Weights(translator.params)
     programs = {"encode": _encode(card, made), "refine": _decode(card, made, causal=False)}
     if card.config.dual:

@@ -50,7 +50,7 @@ def closest(logits_LV, ids):
 
 def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     """How many rows (sentences x lengths) are decoded, and how many of them part from the plain loop at a tie."""
-    decoding = translator.resolved(Decoding(num_steps=STEPS, strategy=Padir(), batch_size=len(texts)))
+    decoding = translator.resolved(Decoding(mode="refine", num_steps=STEPS, strategy=Padir(), batch_size=len(texts)))
     pipeline = translator.pipeline(decoding, trace=True)
     sources, _ = translator.loaded.source_tokens(texts, truncate=False)
     batch = pipeline.encode(SourceBatch(texts, sources))

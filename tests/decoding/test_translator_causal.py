@@ -118,8 +118,8 @@ class TestOptions:
             ({"top_k": 2}, "top_k applies only to the mode refine"),
             ({"draws": 2}, "draws must be 1 without a temperature"),
             ({"drop_repeats": True}, "drop_repeats applies only to the mode refine"),
-            ({"target_lengths": [3] * len(TEXTS)}, "ends its sentences itself"),
-            ({"trace": True}, "has no steps to trace"),
+            ({"target_lengths": [3] * len(TEXTS)}, "ends itself"),
+            ({"trace": True}, "has no steps to show"),
         ],
     )
     def test_of_drafts_are_refused(self, translator, options, message):

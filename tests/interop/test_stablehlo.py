@@ -421,10 +421,11 @@ def test_the_models_that_come_with_padir(name, steps, tmp_path):
     translator = Translator.load(name)
     german = (Path(__file__).resolve().parents[1] / "support" / "everyday_de.txt").read_text().splitlines()
     texts = ["", "☃ 😀", *german, *(f"{a} {b}" for a in german[:10] for b in german[:10])]
-    export_model(translator, tmp_path / "out")
+    own = translator.refining
+    export_model(translator, tmp_path / "out", own)
     loaded = Exported.load(tmp_path / "out")
     for num_steps in steps:
         decoding = {} if num_steps is None else {"num_steps": num_steps}
-        same(loaded.translate(texts, **decoding), translator.translate(texts, **decoding))
+        same(loaded.translate(texts, **decoding), translator.translate(texts, own, **decoding))
     if not translator.card.config.causal:
-        same(loaded.translate(texts, top_k=1), translator.translate(texts, top_k=1))
+        same(loaded.translate(texts, top_k=1), translator.translate(texts, own, top_k=1))

@@ -22,11 +22,11 @@ def test_the_model_is_complete_and_small_and_has_a_card(name):
     assert text.startswith(f"# {name}\n") and all(word in text for word in ("CC-BY", "CC0", "public domain", "BLEU"))
 
 
-def test_the_default_model_is_the_refining_one():
+def test_the_default_model_writes_from_left_to_right_and_refines():
     assert DEFAULT == "de_en"
     translator = Translator.load()
-    assert not translator.card.config.causal
-    assert translator.translate(["Ich liebe dich."])[0].text == "I love you."
+    (written,), (refined,) = (translator.translate(["Ich liebe dich."], how) for how in (None, translator.refining))
+    assert written.text == refined.text == "I love you." and (written.hypotheses, refined.hypotheses) == (1, 5)
 
 
 def test_the_autoregressive_model_translates():
@@ -48,7 +48,7 @@ def test_an_unknown_name_lists_the_known_models():
 def test_the_translate_command_needs_no_model_option(tmp_path):
     (tmp_path / "de.txt").write_text("Guten Morgen!\n\n")
     files = ["--input", str(tmp_path / "de.txt"), "--output", str(tmp_path / "en.txt")]
-    assert main(["translate", "--rerank", "de_en_ar", "--top_k", "2", *files]) == 0
+    assert main(["translate", "--mode", "refine", "--rerank", "de_en_ar", "--top_k", "2", *files]) == 0
     lines = (tmp_path / "en.txt").read_text().splitlines()
     assert lines[0].startswith("Good morning") and lines[1:] == [""]
 

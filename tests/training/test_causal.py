@@ -15,9 +15,12 @@ from support.training import train_tiny
 from padir.data.plan import Batching
 from padir.decoding import Decoding, Translator, batches
 from padir.decoding.batches import SourceBatch
+from padir.decoding.options import default_decoding
 from padir.decoding.translation import without_repeats
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer, load_model
+from padir.models.directory import ModelCard
+from padir.refinement import Padir, Uniform
 from padir.refinement.transitions import Glat
 from padir.text.ids import EOS
 from padir.training import Adam, Causal, Cosine, Intervals, Objective, Sum, TrainConfig
@@ -225,3 +228,17 @@ def test_another_mode_forgets_the_options_of_the_first():
     assert card.changed(draft="model") == Decoding(draft="model", seed=3)
     assert card.changed(mode="verify", temperature=0.5) == Decoding(mode="verify", seed=3, temperature=0.5)
     assert Decoding(mode="causal", beam=2).changed(mode="refine", top_k=2) == Decoding(mode="refine", top_k=2)
+
+
+def test_a_card_with_a_mode_has_options_of_the_other_modes(tokenizer):
+    config = dataclasses.replace(TINY, dual=True)
+    card = ModelCard(config, tokenizer.ids, Uniform(), Padir(), "de", "en", "numbers")
+    options = {"mode": "causal", "beam": 2, "temperature": 0.5, "draws": 2, "top_k": 5, "rerank": "causal"}
+    own = default_decoding(dataclasses.replace(card, decoding=options))
+    both = {"draws": 2, "temperature": 0.5}
+    assert own == Decoding(mode="causal", beam=2, **both)
+    assert own.changed(draws=3, mode="refine") == Decoding(mode="refine", top_k=5, rerank="causal", draws=3)
+    assert own.changed(mode="refine").changed(mode="causal") == own
+    assert own.changed(mode="verify", seed=1) == Decoding(mode="verify", temperature=0.5, seed=1)
+    with pytest.raises(PadirError, match="wrong decoding options"):
+        default_decoding(dataclasses.replace(card, decoding=options | {"top_k": 0}))
