@@ -180,7 +180,7 @@ class TestAutoregressive:
         assert run(capsys, *command, "--beam", 2)[0] == 0
         lines = (tmp_path / "out.txt").read_text().split("\n")
         assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0] and lines[2]
-        assert "no steps to trace" in refused(capsys, *command, "--trace")
+        assert "no steps to show" in refused(capsys, *command, "--trace")
 
     @pytest.mark.parametrize(
         "options", [["--num_steps", 4], ["--strategy", "padir"], ["--top_k", 1], ["--rerank", "own"]]

@@ -106,9 +106,10 @@ def in_node(folder, asked, code):
 
 @pytest.fixture(scope="module")
 def shipped():
-    """de_en with the weights that an export has."""
+    """de_en with the weights and the mode that an export has."""
     loaded = Translator.load("de_en")
-    return Translator(jax.tree.map(jnp.asarray, rounded(loaded.params)), loaded.card, loaded.tokenizer)
+    card = dataclasses.replace(loaded.card, decoding=loaded.card.decoding | {"mode": "refine"})
+    return Translator(jax.tree.map(jnp.asarray, rounded(loaded.params)), card, loaded.tokenizer)
 
 
 @pytest.fixture(scope="module")
