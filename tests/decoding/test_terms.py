@@ -1,5 +1,7 @@
 """Terms: target words that must stand where source words stand."""
 
+import dataclasses
+
 import pytest
 from support.tiny_model import random_translator, same
 
@@ -43,7 +45,10 @@ def test_every_term_stands_in_every_mode(tokenizer, sizes, options):
 
 @pytest.mark.parametrize(("terms", "count"), [({"hundert": "ten"}, 0), (TERMS, 1)])
 def test_another_mode_is_named_only_if_a_sentence_misses_a_term(tokenizer, caplog, terms, count):
-    random_translator(tokenizer, dual=True, max_length=32).translate(TEXTS, terms=terms, mode="verify")
+    made = random_translator(tokenizer, dual=True, max_length=32)
+    card = dataclasses.replace(made.card, decoding={"top_k": 3, "rerank": "causal"})
+    results = Translator(made.params, card, tokenizer).translate(TEXTS, terms=terms, mode="verify")
+    assert not any(each.read_again for each in results)  # the length is known, so that there is no choice
     named = [text for text in caplog.messages if "in the mode 'refine', because 'verify' cannot" in text]
     assert len(named) == count
 
