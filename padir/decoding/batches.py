@@ -16,7 +16,7 @@ from padir.decoding.alignment import links
 from padir.decoding.autoregressive import score_drafts
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import Drafts
+from padir.decoding.refine_batch import Drafts, padded_length
 from padir.decoding.rerank import CausalScore, Hypothesis
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, broken, clean, without_repeats
@@ -25,7 +25,7 @@ from padir.errors import PadirError
 from padir.models.encoder import Encoded
 from padir.models.length import log_probs
 from padir.models.transformer import Transformer
-from padir.text.ids import EOS, sorted_batches
+from padir.text.ids import EOS, pad_rows, sorted_batches
 from padir.text.marks import Marked
 
 
@@ -129,18 +129,26 @@ def candidate_rows(
 
 
 def choose(
-    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]], drafts: Drafts
+    loaded: LoadedModel,
+    decoding: Decoding,
+    batch: EncodedBatch,
+    tried: Sequence[Sequence[Candidate]],
+    drafts: Drafts,
+    lengths: Sequence[int] = (),
 ) -> list[Translation]:
     """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
 
-    `tried` lists the candidates of each sentence. `drafts`, on the host, has a row for each of them; a sentence's
-    further rows only pad the batch. Log-probability -inf means that a canvas has no further sentence.
+    Args:
+      tried: the candidates of each sentence.
+      drafts: on the host, a row for each candidate; a sentence's further rows only pad the batch. Log-probability -inf
+        means that a canvas has no further sentence.
+      lengths: allowed lengths of the rows that are read again (`padded_length`).
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
     rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
     rule = decoding.rule
-    hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
+    hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts, lengths)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
     results, raw = [], []
     for b, score_N in enumerate(scores):
@@ -232,14 +240,19 @@ def not_finite() -> PadirError:
 
 
 def _hypotheses(
-    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
+    loaded: LoadedModel,
+    decoding: Decoding,
+    batch: EncodedBatch,
+    rows: list[list[int]],
+    drafts: Drafts,
+    lengths: Sequence[int],
 ) -> list[list[Hypothesis]]:
     """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
     length_log_prob_BM = on_host(log_probs(batch.encoded.length))
     read = decoding.rule.reads_text or decoding.n_best > 0
     again: dict[int, tuple[float, int]] = {}
     if isinstance(decoding.rule, CausalScore):
-        again = _read_again(loaded, decoding, batch, rows, drafts, decoding.rule.margin)
+        again = _read_again(loaded, decoding, batch, rows, drafts, lengths)
 
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
@@ -258,13 +271,13 @@ def _read_again(
     batch: EncodedBatch,
     rows: list[list[int]],
     drafts: Drafts,
-    margin: float | None,
+    lengths: Sequence[int],
 ) -> dict[int, tuple[float, int]]:
     """`Hypothesis.again` of the rows that a dual model's decoder reads, in one teacher-forced pass.
 
-    These are the rows of sentences whose two most likely hypotheses differ by less than `margin`; None means all.
+    These are the rows of sentences whose two most likely hypotheses differ by less than the rule's margin.
     """
-    size = batch.source_BS.shape[0]
+    size, margin = batch.source_BS.shape[0], getattr(decoding.rule, "margin", None)
     each = drafts.length_R.size // size
     close = [b for b, own in enumerate(rows) if margin is None or _difference(drafts.log_prob_R[own]) < margin]
     if not close:
@@ -273,12 +286,15 @@ def _read_again(
     some = [*range(size)]
     if loaded.mesh is None and (room := 1 << (len(close) - 1).bit_length()) < size:
         some = [*close, *[close[0]] * (room - len(close))]
-    target_RL = np.zeros((len(some) * each, drafts.tokens_RL.shape[1]), np.int32)
     place_of = {b: place for place, b in enumerate(some)}
     found = {row: place_of[b] * each + n for b in close for n, row in enumerate(rows[b])}
+    targets: list[list[int]] = [[] for _ in range(len(some) * each)]
     for row, place in found.items():
-        tokens = draft_tokens(loaded, decoding, *drafts.row(row))
-        target_RL[place, : len(tokens) + 1] = [*tokens, EOS]
+        targets[place] = [*draft_tokens(loaded, decoding, *drafts.row(row)), EOS]
+    width = drafts.tokens_RL.shape[1]
+    if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
+        width = min(width, padded_length(max(map(len, targets)), lengths))
+    target_RL = pad_rows(targets, width)
     with loaded.on_devices():
         causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
         memory = batch.cross_kv, batch.encoded.segment_BS

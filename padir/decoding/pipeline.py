@@ -98,7 +98,8 @@ class RefiningPipeline:
         yield "lengths", tried
         drafts = self.refine(batch, tried)
         yield "refine", drafts
-        yield "choose and detokenise", choose(self.loaded, self.decoding, batch, tried, drafts)
+        best = choose(self.loaded, self.decoding, batch, tried, drafts, self.lengths)
+        yield "choose and detokenise", best
 
     def encode(self, source: SourceBatch) -> EncodedBatch:
         loaded = self.loaded
