@@ -16,7 +16,6 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 PUBLISHED_SECONDS, PUBLISHED_ROWS = 3.52, 8
 
 Row = dict[str, Any]
-LENGTHS = ("10", "20", "40", "65")  # source pieces of the sentences in results/speed_modes_*.json
 
 
 def refining(
@@ -78,38 +77,28 @@ def table(results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
-def modes(results: Path = RESULTS) -> str:
-    """Format quality and time of trained models on sentences of several lengths, of results/speed_modes_*.json.
+def models(name: str, results: Path = RESULTS) -> str:
+    """Format the quality and speed of trained models, of results/speed_NAME.json, in Markdown.
 
-    CTranslate2 has one thread or two, whichever is faster.
+    The columns "against" compare with the fastest greedy search of CTranslate2.
     """
-    ways: dict[str, dict[tuple[str, int], Row]] = {}
-    for pieces in LENGTHS:
-        for row in _rows(results, f"modes_{pieces}"):
-            best, place = ways.setdefault(_way(row), {}), (pieces, row["batch_size"])
-            best[place] = min(best.get(place, row), row, key=_p50)
-    lines = [f"| model and mode | {' | '.join(f'{pieces} pieces' for pieces in LENGTHS)} |"]
-    lines.append("|---" + "|---:" * len(LENGTHS) + "|")
-    for way, rows in ways.items():
-        cells = []
-        for pieces in LENGTHS:
-            one, many = rows[pieces, 1], rows[pieces, 32]
-            times = " / ".join(f"{1e3 / row['scores']['sentences_per_second']['value']:.1f}" for row in (one, many))
-            cells.append(f"{one['scores']['bleu']['value']:.1f}, {times}")
-        lines.append(f"| {way} | {' | '.join(cells)} |")
+    rows = _rows(results, name)
+    sizes = sorted({row["batch_size"] for row in rows})
+    peers = {size: min((r for r in rows if peer(1)(r) and r["batch_size"] == size), key=_p50) for size in sizes}
+    ways: dict[tuple[str, str, str], dict[int, Row]] = {}
+    for row in rows:
+        hypotheses = row["search"]["size"] if row["causal"] else row["top_k"]
+        key = row["model"], str(row["num_steps"] or ("verified" if row.get("draft") else "N")), str(hypotheses)
+        ways.setdefault(key, {})[row["batch_size"]] = row
+    head = ["model", "steps", "hypotheses", "BLEU"]
+    head += [cell for size in sizes for cell in (f"p50, batch of {size}", "against CTranslate2")]
+    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for key, by_size in sorted(ways.items(), key=lambda way: -way[1][sizes[0]]["scores"]["bleu"]["value"]):
+        cells = [*key, f"{by_size[sizes[0]]['scores']['bleu']['value']:.1f}"]
+        for size in sizes:
+            cells += [f"{_p50(by_size[size]):.1f} ms", _times_as_fast(by_size[size], peers[size])]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _way(row: Row) -> str:
-    """The name of a row's model and mode in the table of modes."""
-    model = re.sub(r", (refine|causal|verify|\d threads?)$", "", row["model"])
-    if row.get("draft"):
-        return f"{model}, verified draft"
-    if row["causal"]:
-        size = row["search"]["size"]
-        return f"{model}, " + (f"beam of {size}" if size > 1 else "greedy")
-    passes = "one pass" if row["num_steps"] == 1 else f"{row['num_steps']} passes"
-    return f"{model}, {passes}" + (f", choice of {row['top_k']}" if row["top_k"] > 1 else "")
 
 
 def shapes(name: str, results: Path = RESULTS) -> str:
