@@ -88,7 +88,7 @@ def models(name: str, results: Path = RESULTS) -> str:
     ways: dict[tuple[str, str, str], dict[int, Row]] = {}
     for row in rows:
         hypotheses = row["search"]["size"] if row["causal"] else row["top_k"]
-        key = row["model"], str(row["num_steps"] or ("verified" if row.get("draft") else "N")), str(hypotheses)
+        key = row["model"], str(row["num_steps"] or "N"), str(hypotheses)
         ways.setdefault(key, {})[row["batch_size"]] = row
     head = ["model", "steps", "hypotheses", "BLEU"]
     head += [cell for size in sizes for cell in (f"p50, batch of {size}", "against CTranslate2")]

@@ -126,7 +126,7 @@ def main() -> None:
         ways: dict[str, Any] = {"causal": {"mode": "causal"}, "greedy": {"mode": "causal", "beam": 1}}
         if translator.card.config.dual:
             own: dict[str, Any] = {"refine": {}, "one pass": {"num_steps": 1}, "top_k 1": {"top_k": 1, "rerank": "own"}}
-            ways = own | ways | {"verify": {"mode": "verify"}}
+            ways = own | ways
         for way, options in ways.items():
             translator.translate(texts[::10], keep=KEEP, **options)  # compiles
             began = time.perf_counter()

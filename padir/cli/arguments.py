@@ -108,9 +108,8 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
         config.check_overrides()
     said = vars(args) | chosen
     changes: dict[str, Any] = {name: said[name] for name in option_table() if said.get(name) is not None}
-    for name in ("shortlist", "draft"):
-        if changes.get(name) == "none":
-            changes[name] = None
+    if changes.get("shortlist") == "none":
+        changes["shortlist"] = None
     return base.changed(**changes)
 
 
@@ -135,7 +134,7 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **cho
 def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Sequence[Decoding] = ()) -> None:
     """Check that each option applies to a mode of a model, and that --rerank has hypotheses to choose from."""
     given = [name for name in option_table() if getattr(args, name, None) is not None]
-    modes = [mode for mode in _words(getattr(args, "mode", None)) or ([None] if "draft" not in given else ["verify"])]
+    modes = _words(getattr(args, "mode", None)) or [None]
     found: set[str] = set()
     errors = []
     for mode, model in itertools.product(modes, models):

@@ -13,7 +13,7 @@ from typing import Any
 from padir.cli.parser import OF_FIELD, Parser, setting
 
 MODEL = "de_en"  # the default of --model
-MODES = ("refine", "causal", "verify")
+MODES = ("refine", "causal")
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
@@ -119,12 +119,11 @@ _DECODING: dict[str, tuple[Any, str | None]] = {
     "batch_size": (int, None),
     "seed": (int, None),
     "precision": (str, None),
-    "draft": (str, "MODEL"),
     "keep": (str, "KIND"),
 }
 # Options that take several values, each of which makes a row of the table.
 _SEVERAL_REFINING = ("num_steps", "strategy", "top_k", "rerank", "margin", "blank_penalty")
-SEVERAL = ("mode", *_SEVERAL_REFINING, "beam", "shortlist", "precision", "draft")
+SEVERAL = ("mode", *_SEVERAL_REFINING, "beam", "shortlist", "precision")
 
 
 def decoding_options(parser: argparse.ArgumentParser, several: bool = False, without: Sequence[str] = ()) -> None:

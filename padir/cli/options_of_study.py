@@ -170,7 +170,7 @@ def export_options(parser: Parser) -> None:
     platforms = {"platforms": "platforms of every program"}
     settings_option(parser, {"interop.stablehlo:Lengths": lengths, "interop.stablehlo:export_model": platforms})
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export in the folder")
-    decoding_options(parser, without=("n_best", "shortlist", "draft"))
+    decoding_options(parser, without=("n_best", "shortlist"))
 
 
 def t5x_options(parser: Parser) -> None:
@@ -270,5 +270,5 @@ def analyse_options(parser: Parser) -> None:
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})
     test_set_options(parser, "train", "validation", "test")
     # No subject reads the other options: each looks at one draft of a sentence, or chooses its own.
-    without = ("mode", "top_k", "beam", "length_penalty", "temperature", "n_best", "shortlist", "precision", "draft")
+    without = ("mode", "top_k", "beam", "length_penalty", "temperature", "n_best", "shortlist", "precision")
     decoding_options(parser, without=without)

@@ -68,14 +68,13 @@ class Written(NamedTuple):
     Attributes:
       tokens_BNL, length_BN: target tokens, EOS included, then padding; and their number.
       score_BN: the search's score; -inf for an unfinished row.
-      passes_B, draft_passes_B: decoder passes of each sentence, and of its draft if it was verified, else 0.
+      passes_B: decoder passes of each sentence.
     """
 
     tokens_BNL: Any
     length_BN: Any
     score_BN: Any
     passes_B: Any
-    draft_passes_B: Any
 
 
 def source_batches(

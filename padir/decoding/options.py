@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypedDi
 
 from padir import checks
 from padir.decoding.rerank import RULES, CausalScore, Rerank, rule_of
-from padir.decoding.search import Beam, Greedy, Sampling
+from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
@@ -36,7 +36,7 @@ else:  # text is accepted, too, and replaced by what it names
     StrategyOption, CanvasOption, ShortlistOption = Strategy | str, Corruption | str, Shortlist | str | os.PathLike
     KeepOption = Sequence[str] | str
 
-MODES = ("refine", "causal", "verify")
+MODES = ("refine", "causal")
 PRECISIONS = ("float32", "bfloat16", "int8")
 Mode = Annotated[str, partial(checks.one_of, MODES)]
 Precision = Annotated[str, partial(checks.one_of, PRECISIONS)]
@@ -70,7 +70,6 @@ class DecodingOptions(TypedDict, total=False):
     batch_size: int
     seed: int
     precision: str | None
-    draft: str | None
     keep: Sequence[str]
 
 
@@ -84,9 +83,8 @@ class Decoding:
     """Options of decoding; which of them a translation uses depends on its mode (`option_table` lists the modes).
 
     Attributes:
-      mode: "refine" refines drafts, "causal" writes from left to right. "verify" also writes from left to right, but
-        checks several tokens of a draft in one pass (`padir.decoding.autoregressive`). None chooses "verify" if `draft`
-        is given, else "refine" if the model can refine, else "causal". Only dual models have all three modes.
+      mode: "refine" refines drafts, "causal" writes from left to right. None chooses "refine" if the model can refine,
+        else "causal". Only dual models have both modes.
       num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy, or its name with options ("threshold:tau=0.9"); None for the model's own.
       canvas: the corruption that makes drafts, or its name; None for the corruption that the model was trained with.
@@ -118,8 +116,6 @@ class Decoding:
       seed: seed of the random drafts, or of sampling; equal sentences get equal drafts and equal samples.
       precision: "int8" (faster on CPUs) and "bfloat16" (faster on GPUs and TPUs) change translations slightly; None
         computes as the model's configuration says.
-      draft: a padir model (its directory, or the name of one that comes with padir) whose drafts the mode "verify"
-        checks; None for the model's own drafts.
       keep: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls", "numbers"
         (`padir.text.spans.KINDS`), or regular expressions.
       of_card: the options that the model's card sets, for all modes: `changed` reads them when it changes the mode.
@@ -135,7 +131,7 @@ class Decoding:
 
         def __init__(self, **options: Unpack[DecodingOptions]) -> None: ...
 
-    mode: Mode | None = _option(None, "refine drafts | causal: left to right | verify: causal, with drafted tokens")
+    mode: Mode | None = _option(None, "refine drafts | causal: left to right")
     num_steps: Passes = _option(4, "maximum number of decoder passes", "refine")
     strategy: StrategyOption | None = _option(None, "refinement strategy, such as threshold:tau=0.9", "refine")
     canvas: CanvasOption | None = _option(None, "corruption that makes drafts, such as mask", "refine")
@@ -154,14 +150,12 @@ class Decoding:
     blank_penalty: checks.NotNegative = _option(0.0, "lowers the blank's logit: longer translations", "refine")
     beam: checks.Count = _option(5, "rows of beam search; 1: greedy search", "causal")
     length_penalty: checks.NotNegative = _option(0.6, "exponent of the beam's length penalty; 0: none", "causal")
-    temperature: checks.NotNegative = _option(0.0, "temperature of sampling; 0: search", "causal", "verify")
+    temperature: checks.NotNegative = _option(0.0, "temperature of sampling; 0: search", "causal")
     n_best: checks.CountOrZero = _option(0, "number of candidates to list, best first", "refine")
     shortlist: ShortlistOption | None = _option(None, "file of `padir shortlist`: ids to write", "refine", "causal")
     batch_size: checks.Count = _option(32, "sentences decoded at once")
     seed: checks.CountOrZero = _option(0, "seed of random drafts, or of sampling")
     precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")
-    draft: str | None = _option(None, "padir model whose drafts are checked; none: the model's own drafts", "verify")
-
     keep: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
     of_card: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
@@ -177,14 +171,14 @@ class Decoding:
             raise PadirError(what, f"at most {_MOST_DRAFTS:,} drafts of a sentence", drafts, "lower one of them")
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
-        """These options with other values. Another mode, or a draft, resets the options that do not apply to it.
+        """These options with other values. Another mode resets the options that do not apply to it.
 
         Options that apply to the new mode alone get the values of the model's card.
 
         >>> Decoding(top_k=5).changed(num_steps=2).top_k
         5
         """
-        mode = changes.get("mode", "verify" if changes.get("draft") else self.mode)
+        mode = changes.get("mode", self.mode)
         if mode == self.mode:
             return dataclasses.replace(self, **changes)
         new = {*foreign(self.mode or "refine")} - {*foreign(mode or "refine")}
@@ -207,11 +201,11 @@ class Decoding:
         return rule_of(rerank, self.brevity, self.length_weight, self.margin) if isinstance(rerank, str) else rerank
 
     @property
-    def search(self) -> Beam | Greedy | Sampling:
-        """The search of a causal model: sampling above temperature 0, greedy in the mode "verify", else beam search."""
+    def search(self) -> Beam | Sampling:
+        """The search of a causal model: sampling above temperature 0, else beam search."""
         if self.temperature:
             return Sampling(self.temperature, self.draws)
-        return Greedy() if self.mode == "verify" or self.draft else Beam(self.beam, self.length_penalty)
+        return Beam(self.beam, self.length_penalty)
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
         """Replaces a canvas or strategy of None by the model's own corruption or strategy."""
@@ -299,7 +293,7 @@ def default_decoding(card: ModelCard) -> Decoding:
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
             raise PadirError(f"a card cannot set {min(wrong)}, which each translation sets")
-        for name in ("rerank", "draft", "shortlist"):
+        for name in ("rerank", "shortlist"):
             if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
                 raise PadirError(f"a card cannot name a file or another model as {name}")
         decoding = Decoding(**own)  # of all modes, to check every value
@@ -309,18 +303,17 @@ def default_decoding(card: ModelCard) -> Decoding:
             checks.within(0, 100, **{name: getattr(decoding, name)})
         checks.within(0, _MOST_STEPS, num_steps=decoding.num_steps)
         here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
-        return Decoding(of_card=own).changed(**here)
+        return dataclasses.replace(Decoding(), of_card=own).changed(**here)
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"
         raise PadirError(what, remedy="correct model.json") from None
 
 
 def mode_of(decoding: Decoding, config: ModelConfig) -> str:
-    """The mode in which a model writes: if none is named, "verify" with a draft, else the model's own."""
-    own = "verify" if decoding.draft is not None else "causal" if config.causal else "refine"
+    """The mode in which a model writes: if none is named, the model's own."""
+    own = "causal" if config.causal else "refine"
     mode = decoding.mode or own
-    able = MODES if config.dual else ("causal", "verify") if config.causal else ("refine",)
-    if mode not in able:
+    if mode != own and not config.dual:
         what = f"the mode {mode!r} needs a dual model, and this one always "
         what += "writes from left to right" if config.causal else "refines drafts"
         raise PadirError(what, remedy="leave the mode out, or train a model with ModelConfig.dual = True")
@@ -336,9 +329,6 @@ def resolve(
         if getattr(decoding, name) != getattr(Decoding, name):
             raise foreign_option(name, mode, config)
     decoding = dataclasses.replace(decoding, mode=mode)
-    if mode == "verify" and decoding.draft is None and (not config.dual or config.length_head == "oracle"):
-        why = "without drafts of its own" if not config.dual else "with the length head 'oracle'"
-        raise PadirError(f"the mode 'verify' needs a draft for a model {why}", remedy="name a padir model as draft")
     if mode != "refine":
         if decoding.draws > 1 and not decoding.temperature:
             raise PadirError("draws", "1 without a temperature", decoding.draws, "give a temperature above 0")

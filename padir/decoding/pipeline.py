@@ -7,8 +7,8 @@ A model that refines drafts (`RefiningPipeline`):
 3. `refine` makes a draft of each candidate and refines all drafts in one jitted loop.
 4. `padir.decoding.batches.choose` returns each sentence's best draft by `Decoding.rerank`, as text.
 
-A causal model (`CausalPipeline`): `write` encodes and searches from left to right, or verifies the drafts of a refining
-pipeline; `read` makes text of the best rows. `run` takes a batch through all stages, which `stages` yields.
+A causal model (`CausalPipeline`): `write` encodes and searches from left to right; `read` makes text of the best rows.
+`run` takes a batch through all stages, which `stages` yields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.alignment import cross_attention
-from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets, write_verified
+from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets
 from padir.decoding.batches import (
     Candidate,
     EncodedBatch,
@@ -48,16 +48,15 @@ from padir.decoding.refine_batch import (
     refine_drafts,
     rows_together,
 )
-from padir.decoding.search import Beam
-from padir.decoding.translation import TargetScore, Translation, broken, clean, without_repeats
+from padir.decoding.translation import TargetScore, Translation, broken, clean
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths
 from padir.models.params import in_model_dtype
 from padir.refinement.loop import steps
-from padir.text.ids import EOS, pad_rows, round_up, sorted_batches
+from padir.text.ids import pad_rows, round_up, sorted_batches
 
-_JITTED = (encode, refine_drafts, write_targets, write_verified, score_targets, score_drafts, cross_attention)
+_JITTED = (encode, refine_drafts, write_targets, score_targets, score_drafts, cross_attention)
 PROGRAMS = ProgramCache(_JITTED, mappings)
 
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
@@ -214,14 +213,12 @@ class RefiningPipeline:
 class CausalPipeline:
     """The stages of decoding for a model that writes from left to right, with options that `resolve` has filled in.
 
-    `lengths` are allowed lengths of source rows; () allows multiples of 8. `drafter` makes the drafts of the mode
-    "verify".
+    `lengths` are allowed lengths of source rows; () allows multiples of 8.
     """
 
     loaded: LoadedModel
     decoding: Decoding
     lengths: tuple[int, ...] = ()
-    drafter: RefiningPipeline | None = None
 
     def run(self, source: SourceBatch) -> list[Translation]:
         """Translates a batch."""
@@ -250,8 +247,6 @@ class CausalPipeline:
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
         limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
-        if self.drafter is not None:
-            return self._verify(self.drafter, source, source_BS, limit_B, longest)
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
         if source.templates:
@@ -260,33 +255,7 @@ class CausalPipeline:
         inputs = loaded.place((source_BS, limit_B))
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, *inputs, **options)
-        zero_B = np.zeros(rows, np.int32)
-        return on_host(Written(written.tokens_BNL, written.length_BN, score_BN, passes_B, zero_B))
-
-    def _verify(self, drafter: RefiningPipeline, source: SourceBatch, source_BS, limit_B, longest: int) -> Written:
-        """Verifies one draft of each sentence, of the most likely length, without repeated tokens."""
-        loaded, decoding, draws = self.loaded, self.decoding, drafter.loaded
-        assert not isinstance(decoding.search, Beam)
-        prefix = [draws.model.ids.length] if draws.card.config.length_token else []
-        cut = 1 if loaded.card.config.length_token else 0
-        batch = drafter.encode(SourceBatch(source.texts, [[*prefix, *tokens[cut:]] for tokens in source.tokens]))
-        # Lengths that share a class are equally likely: the longest of them cuts nothing off.
-        tried = [[max(own)] for own in drafter.try_lengths(batch)]
-        drafts = drafter.refine(batch, tried)
-        readout = draws.card.config.readout
-        kept_RL = readout.kept(drafts.tokens_RL, drafts.free_RL, draws.model.ids)
-        rows = zip(drafts.tokens_RL, kept_RL, strict=True)
-        read = [row[0][row[1]].tolist() if readout.merges_repeats else without_repeats(*row) for row in rows]
-        if draws.params is loaded.params:  # a dual model's own draft: the encoder has read the sources
-            encoded, cross_kv = batch.encoded, batch.cross_kv
-        else:
-            encoded, cross_kv = encode(loaded.model, loaded.converted, source_BS)
-        draft_BL = jnp.asarray(pad_rows([[*own, EOS][:longest] for own in read], longest, source_BS.shape[0]))
-        inputs = source_BS, limit_B, (cross_kv, encoded.segment_BS), draft_BL
-        how = {"search": decoding.search, "seed": decoding.seed}
-        found, score_B = write_verified(loaded.model, loaded.converted, *inputs, **how)
-        written = found.tokens_BL[:, None], found.length_B[:, None], score_B[:, None], found.rounds_B
-        return on_host(Written(*written, drafts.passes_R))
+        return on_host(Written(written.tokens_BNL, written.length_BN, score_BN, passes_B))
 
     def read(self, source: SourceBatch, written: Written) -> list[Translation]:
         """Returns the best row of each sentence as text."""
@@ -309,7 +278,6 @@ class CausalPipeline:
                     score=float(score_N[best]),
                     length=int(length_N[best]),
                     passes=int(written.passes_B[b]),
-                    draft_passes=int(written.draft_passes_B[b]),
                     hypotheses=written.score_BN.shape[1],
                 )
             )

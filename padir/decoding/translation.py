@@ -33,7 +33,6 @@ class Translation:
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
       candidate_lengths: the candidates' numbers of tokens, EOS included, before repeated tokens were dropped.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
-      draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
         Hypotheses without such bytes come before others.
       alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
@@ -53,7 +52,6 @@ class Translation:
     candidate_lengths: tuple[int, ...] = ()
     oscillated: bool = False
     whole_text: str | None = None
-    draft_passes: int = 0
     broken: int = 0
     alignment: tuple[tuple[int, int], ...] | None = None
     read_again: bool = False

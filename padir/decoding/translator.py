@@ -336,21 +336,7 @@ class Translator:
             what = "writing from left to right has no steps to show, because every token is written once"
             remedy = "choose the mode refine" if self.card.config.dual else "take a model that refines drafts"
             raise PadirError(what, remedy=remedy)
-        return CausalPipeline(loaded, decoding, drafter=self._drafter(decoding) if decoding.mode == "verify" else None)
-
-    def _drafter(self, decoding: Decoding) -> RefiningPipeline:
-        """The pipeline that makes the drafts of the mode "verify": one pass, the most likely length, no clean-up."""
-        if self.loaded.mesh is not None:
-            raise PadirError("the mode 'verify' works on one device: choose another mode, or leave the sharding out")
-        own = decoding.draft is None
-        drafts, precision = (self, decoding.precision) if own else (load_draft(decoding.draft), None)
-        ours, theirs = self.tokenizer.sha256[:8], drafts.tokenizer.sha256[:8]
-        if self.tokenizer.sha256 != drafts.tokenizer.sha256:
-            what = f"the draft's model has another vocabulary (sha256 {theirs}) than the model that verifies it"
-            raise PadirError(f"{what} ({ours})", remedy="take two models with the same vocabulary")
-        top_k = drafts.card.config.length_unit
-        how = Decoding(num_steps=1, top_k=top_k, batch_size=decoding.batch_size, seed=decoding.seed)
-        return RefiningPipeline(drafts.loaded.side("refine", precision), drafts.resolved(how))
+        return CausalPipeline(loaded, decoding)
 
 
 @functools.lru_cache  # batches, and rows of a results table, share the loaded model
@@ -368,15 +354,6 @@ def rescorer(model: str, brevity: float = 1.0) -> Rescore:
     # A hypothesis may have more pieces in the rescoring model's vocabulary than that model takes.
     score_fn = functools.partial(translator.score, truncate=True)
     return Rescore(score_fn, brevity, model, translator.card.target_language)
-
-
-@functools.lru_cache
-def load_draft(model: str) -> Translator:
-    """Loads the model whose drafts the mode "verify" checks, which must refine drafts of predicted lengths."""
-    translator = Translator.load(model)
-    if translator.card.strategy is None or translator.card.config.length_head == "oracle":
-        raise PadirError(f"{model} cannot make drafts: name a model that refines drafts and predicts lengths")
-    return translator
 
 
 class SharedTranslator(Translator):

@@ -33,8 +33,7 @@ class Evaluation:
         repeated tokens were dropped, and "oscillating" is the percentage of sentences that were ended because they
         oscillated between two drafts. "passes" is the mean number of decoder passes per sentence, "truncated" is the
         number of truncated sentences, and "seconds" is the time of translating from text to text; its signature says
-        whether compilation is included. Verified translations also have
-        "draft_passes", the mean passes of the drafter, and "tokens_per_pass" of the model that verifies.
+        whether compilation is included.
       hypotheses: the translations, one line for each sentence.
       passes: number of decoder passes of each sentence.
     """
@@ -94,20 +93,10 @@ def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
     """Mean passes and hypotheses per sentence, and the number of truncated sentences."""
     counts = {
         "passes": sum(result.passes for result in results) / len(results),
-        **of_drafts(results),
         "hypotheses": sum(result.hypotheses for result in results) / len(results),
         "truncated": float(sum(result.truncated for result in results) + cut),
     }
     return {name: Score(name, value, "") for name, value in counts.items()}
-
-
-def of_drafts(results: Sequence[Translation]) -> dict[str, float]:
-    """Mean passes of the drafter, and tokens per pass of the model, if translations were verified."""
-    passes, draft_passes = (sum(getattr(result, name) for result in results) for name in ("passes", "draft_passes"))
-    if not draft_passes:
-        return {}
-    tokens = sum(result.length for result in results if result.passes)
-    return {"draft_passes": draft_passes / len(results), "tokens_per_pass": tokens / passes}
 
 
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:

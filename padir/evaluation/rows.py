@@ -44,7 +44,6 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         **_refinement(row),
         "search": name_and_fields(decoding.search, SEARCHES) if row.causal else None,
         "shortlist": decoding.shortlist and decoding.shortlist.describe(),
-        "draft": {"name": decoding.draft or "its own"} if decoding.mode == "verify" or decoding.draft else None,
         "batch_size": decoding.batch_size,
         "seed": decoding.seed,
         "note": row.note,
@@ -102,10 +101,8 @@ def test_set_name(row: RowDict) -> str:
 
 
 def steps(row: RowDict) -> str:
-    """Number of refinement steps; "N" for an autoregressive model, which makes one pass a token, "<N" with a draft."""
-    if row.get("causal"):
-        return "<N" if row.get("draft") else "N"
-    return str(row["num_steps"])
+    """Number of refinement steps; "N" for an autoregressive model, which makes one pass a token."""
+    return "N" if row.get("causal") else str(row["num_steps"])
 
 
 def _with_settings(description: dict[str, Any] | None) -> str:
@@ -150,7 +147,6 @@ SYSTEM: dict[str, Callable[[RowDict], str]] = {
     "rerank": lambda row: "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"}),
     "lengths": _lengths,
     "shortlist": _shortlist,
-    "draft": lambda row: (row.get("draft") or {"name": "-"})["name"],
     "canvas": lambda row: _with_settings(row.get("canvas")),
     "drop_repeats": lambda row: {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")],
     "batch": lambda row: str(row.get("batch_size", "-")),
@@ -168,9 +164,8 @@ def system_columns(rows: Rows) -> list[str]:
         return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths", "drop_repeats") if differ(name, rows)]
-    for name in ("shortlist", "draft"):  # here "-" (no shortlist, no draft) also counts as a value
-        if len({SYSTEM[name](row) for row in rows}) > 1:
-            between.append(name)
+    if len({_shortlist(row) for row in rows}) > 1:  # here "-" (no shortlist) also counts as a value
+        between.append("shortlist")
     # Defaults of these settings come from the model, so that a column is needed only if one model has several values.
     within = [n for n in ("canvas", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]
@@ -178,7 +173,7 @@ def system_columns(rows: Rows) -> list[str]:
 
 def label(row: RowDict, rows: Rows) -> str:
     """Name a row among others in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "T={}"} | {c: f"{c} {{}}" for c in ("lengths", "shortlist", "draft")}
+    words = {"hypotheses": "{} hyp.", "steps": "T={}"} | {c: f"{c} {{}}" for c in ("lengths", "shortlist")}
     return ", ".join(words.get(c, "{}").format(SYSTEM[c](row)) for c in system_columns(rows))
 
 

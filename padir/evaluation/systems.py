@@ -101,7 +101,7 @@ def ways(
     card, found = translator.card, []
     for decoding in decodings:
         if not card.config.dual:  # this model has a single mode, so the mode of the options is for other models
-            decoding = dataclasses.replace(decoding, mode=None, draft=decoding.draft if card.config.causal else None)
+            decoding = dataclasses.replace(decoding, mode=None)
         decoding = decoding.without(*foreign(mode_of(decoding, card.config)))
         if translator.refines(decoding):
             assert card.corruption is not None and card.strategy is not None

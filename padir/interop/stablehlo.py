@@ -195,8 +195,6 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     for name, wrong in (*excluded, ("margin", margin)):
         if wrong:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
-    if decoding.mode == "verify":
-        raise PadirError("the mode 'verify' cannot be exported", remedy="translate with padir, or take the mode causal")
     if refines and not isinstance(decoding.rule, OwnScore | CausalScore):
         what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"
         raise PadirError(what, got=decoding.rerank, remedy="take the rule 'own', as with --rerank own")

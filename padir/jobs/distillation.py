@@ -290,8 +290,8 @@ def to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Decoding):
-            models = {"draft": value.draft, "rerank": None if value.rerank in RULES else value.rerank}
-            fields |= {name: {"name": model, "sha256": _sha256(model)} for name, model in models.items() if model}
+            if value.rerank not in RULES:
+                fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}
         return {"class": type(value).__name__, **fields}
     return [to_json(each) for each in value] if isinstance(value, tuple) else value
 

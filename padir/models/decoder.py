@@ -83,23 +83,19 @@ class DecoderLayer(nn.Module):
             x = x + self.positional_attention.weigh(logits_BHLL, value_BLHK, mask_BLL, bias, deterministic)
         return self._cross_and_mlp(x, cross_kv, cross_mask_BLS, deterministic)
 
-    def step(self, x_RJD, cross_kv, cache, begin, mask, cross_mask, bias):
-        """Runs the layer of a causal decoder on some positions, and writes their keys and values to the cache.
+    def step(self, x_R1D, cross_kv, cache, begin, mask, cross_mask, bias):
+        """Runs the layer of a causal decoder on one position, and writes its keys and values to the cache.
 
-        The arrays of the cache are [B, S, H, K]; a sentence's new entries begin at slot `begin`, a number for all
-        sentences or an array [B].
+        The arrays of the cache are [B, S, H, K]; the new entries of all sentences begin at slot `begin`.
         """
-        y = self.pre_self_attention_layer_norm(x_RJD)
+        y = self.pre_self_attention_layer_norm(x_R1D)
 
         def write(cached, new):
             new = new.reshape(cached.shape[0], -1, *new.shape[2:])  # N hypotheses of each of B sentences
-            if begin.ndim == 0:
-                return jax.lax.dynamic_update_slice_in_dim(cached, new, begin, axis=1)
-
-            return jax.lax.platform_dependent(cached, new, begin, cpu=_put_by_row, default=_put)
+            return jax.lax.dynamic_update_slice_in_dim(cached, new, begin, axis=1)
 
         cache = jax.tree.map(write, cache, self.self_attention.keys_values(y, y))
-        x = x_RJD + self.self_attention(y, cache, mask, bias)
+        x = x_R1D + self.self_attention(y, cache, mask, bias)
         return self._cross_and_mlp(x, cross_kv, cross_mask, deterministic=True), cache
 
     def _cross_and_mlp(self, x, cross_kv, cross_mask_BLS, deterministic):
@@ -163,42 +159,12 @@ class Decoder(nn.Module):
         before_L = jnp.arange(length) <= position
         mask_BNLN = (slot_BNL[..., None] == jnp.arange(hypotheses)) & before_L[:, None]
         mask = mask_BNLN.reshape(batch, hypotheses, length * hypotheses)
-        bias = jnp.repeat(self.relpos_bias(length, position[None, None]), hypotheses, axis=-1)
-        return self._steps(x_R1D, cross_kv, cache, position * hypotheses, mask, cross_mask, bias)
-
-    def block(self, x_BJD, cross_kv, cache, begin_B, cross_mask):
-        """Runs a causal decoder on J positions of each sentence, which begin at `begin_B`.
-
-        The cache has one slot for each position. Entries of later positions are not seen; later blocks replace them.
-        """
-        length = cache[0][0].shape[1]
-        query_BJ = begin_B[:, None] + jnp.arange(x_BJD.shape[1])
-        mask_BJL = jnp.arange(length) <= query_BJ[..., None]
-        return self._steps(x_BJD, cross_kv, cache, begin_B, mask_BJL, cross_mask, self.relpos_bias(length, query_BJ))
-
-    def _steps(self, x, cross_kv, cache, begin, mask, cross_mask, bias):
+        bias = jnp.repeat(self.relpos_bias(length, position), hypotheses, axis=-1)
         written = []
         for layer, kv, layer_cache in zip(self.layers, cross_kv, cache, strict=True):
-            x, layer_cache = layer.step(x, kv, layer_cache, begin, mask, cross_mask, bias)
+            x_R1D, layer_cache = layer.step(x_R1D, kv, layer_cache, position * hypotheses, mask, cross_mask, bias)
             written.append(layer_cache)
-        return self.decoder_norm(x), tuple(written)
-
-
-def _put(cached_BSHK, new_BJHK, begin_B):
-    """Replaces J slots of each sentence's cache from its slot `begin_B` on."""
-    return jax.vmap(lambda cached, new, begin: jax.lax.dynamic_update_slice_in_dim(cached, new, begin, axis=0))(
-        cached_BSHK, new_BJHK, begin_B
-    )
-
-
-def _put_by_row(cached_BSHK, new_BJHK, begin_B):
-    """Does the same as `_put`, sentence by sentence, because XLA makes `_put` a scatter, which is slow on a CPU."""
-
-    def put(b, cached_BSHK):
-        row = jax.lax.dynamic_slice_in_dim(new_BJHK, b, 1)
-        return jax.lax.dynamic_update_slice(cached_BSHK, row, (b, begin_B[b], 0, 0))
-
-    return jax.lax.fori_loop(0, cached_BSHK.shape[0], put, cached_BSHK)
+        return self.decoder_norm(x_R1D), tuple(written)
 
 
 class RejecterHead(nn.Module):

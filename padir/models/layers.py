@@ -143,16 +143,16 @@ class RelativePositionBias(nn.Module):
     bidirectional: bool = True
 
     @nn.compact
-    def __call__(self, length: int, query_BJ: Int[Array, "B J"] | None = None) -> Float[Array, "B H J L"]:
-        """Biases of all query positions (B = 1, J = L), or of the positions in `query_BJ`."""
+    def __call__(self, length: int, position: Int[Array, ""] | None = None) -> Float[Array, "1 H _ L"]:
+        """Biases of all query positions, or of the one at `position`."""
         shape, init = (self.num_heads, NUM_BUCKETS), nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
         table = named_param(self, "rel_embedding", init, shape, ("heads", "relpos_buckets"))
         index_L = np.arange(length)
-        offset_JL = index_L[None, :] - index_L[:, None]
-        bucket_JL = relative_position_bucket(offset_JL, bidirectional=self.bidirectional)
-        bucket_BJL = bucket_JL[None] if query_BJ is None else jnp.asarray(bucket_JL)[query_BJ]
-        biases_HBJL = jax.lax.platform_dependent(table, bucket_BJL, tpu=_take_by_product, default=_take)
-        return jnp.moveaxis(biases_HBJL, 0, 1)
+        offset_LL = index_L[None, :] - index_L[:, None]
+        bucket_LL = relative_position_bucket(offset_LL, bidirectional=self.bidirectional)
+        bucket = bucket_LL[None] if position is None else jnp.asarray(bucket_LL)[position[None, None]]
+        biases = jax.lax.platform_dependent(table, bucket, tpu=_take_by_product, default=_take)
+        return jnp.moveaxis(biases, 0, 1)
 
 
 def _take(table_HX, bucket):

@@ -1,8 +1,8 @@
 """The encoder-decoder Transformer, with the parameter names and shapes of T5X.
 
 A translation calls `encode` and `cross_kv` once, and `decode` in each refinement step. A causal model, the
-autoregressive baseline, has other methods in place of `decode`: `teacher_force` (known targets), `next_logits` (one
-position, with cached keys and values of the earlier ones) and `block_logits` (several).
+autoregressive baseline, has other methods in place of `decode`: `teacher_force` (known targets) and `next_logits` (one
+position, with cached keys and values of the earlier ones).
 
 Logits [R, L, V] are large. Training therefore does not call `decode` or `teacher_force`, but `draft_states` or
 `target_states`, and then `vocabulary`, whose sums need only some of the logits at a time.
@@ -239,27 +239,6 @@ class Transformer(nn.Module):
         text_B1S = (source_segment_BS > 0)[:, None, :]
         x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, text_B1S)
         return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
-
-    def block_logits(
-        self,
-        token_BJ: Int[Array, "B J"],
-        begin_B: Int[Array, " B"],
-        cache: Any,
-        cross_kv: Any,
-        source_segment_BS: Int[Array, "B S"],
-    ) -> tuple[Float[Array, "B J V"], Any]:
-        """Logits of a causal model at J positions of each sentence, float32, and the cache with these positions.
-
-        Args:
-          token_BJ: the tokens to the left of the positions; id 0 at the first position of a sentence.
-          begin_B: index of each sentence's first position here, from 0; the cache must hold all earlier positions, and
-            have room for begin_B + J. Its positions from begin_B on are replaced.
-          cache: the result of `empty_cache` for one hypothesis at first, later the cache from the previous call.
-        """
-        self._require_causal()
-        text_B1S = (source_segment_BS > 0)[:, None, :]
-        x_BJD, cache = self.decoder.block(self.token_embedder(token_BJ), cross_kv, cache, begin_B, text_B1S)
-        return self.logits(x_BJD), cache
 
     def empty_cache(self, batch: Any, hypotheses: int, length: int) -> Any:
         """Makes zero buffers for keys and values of each decoder layer, [B, L*N, H, K], with N slots for each position.

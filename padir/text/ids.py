@@ -2,8 +2,7 @@
 
 Names of arrays in padir end in the letters of their axes; `tokens_BL` is an array [batch, target length]. The letters
 are B batch (rows), S source length, L target length, V vocabulary, D model width, H heads, K head width, F MLP width,
-T steps, N hypotheses, R = B*N rows of hypotheses, and G segments (sentence pairs in a row). In verified drafts K is the
-number of proposed tokens, and J = K + 1 the number of positions that a pass reads.
+T steps, N hypotheses, R = B*N rows of hypotheses, and G segments (sentence pairs in a row).
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ def arguments(command, options, bindings=()):
         ([], ["Decoding.strategy=@MaskPredict()"], Decoding(strategy=MaskPredict())),
         ([], ["Decoding.strategy='mask_predict'"], Decoding(strategy=MaskPredict())),
         (["--temperature", 0.5], ["Decoding.draws=3"], Decoding(temperature=0.5, draws=3)),
-        (["--draft", "none"], ["Decoding.draft='de_en'"], Decoding()),
-        (["--mode", "verify", "--precision", "int8"], [], Decoding(mode="verify", precision="int8")),
+        (["--mode", "causal", "--precision", "int8"], [], Decoding(mode="causal", precision="int8")),
     ],
 )
 def test_options_and_bindings_make_the_decoding(options, bindings, expected):

@@ -14,7 +14,6 @@ from padir.decoding.autoregressive import generate, length_limits, score_targets
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer
-from padir.models.decoder import _put, _put_by_row, shift_right
 from padir.models.layers import RelativePositionBias, relative_position_bucket
 from padir.refinement.segments import sentence_keys
 from padir.text.ids import EOS
@@ -44,27 +43,6 @@ def forced(model, params, batch):
 
 
 class TestCache:
-    def test_blocks_that_begin_anywhere_have_the_logits_of_one_pass(self, causal):
-        """Each row of a batch begins at its own position; wrong tokens that an earlier block wrote are replaced."""
-        model, params = causal
-        batch = rows_of([[pair] for pair in pairs([(4, 11), (6, 11), (3, 11), (7, 11)], length_token=False)], 8, 12)
-        bound, cross_kv, segment_BS = memory(model, params, batch.source_BS)
-        expected_BLV = forced(model, params, batch)
-        read_BL = shift_right(batch.target_BL, batch.target_segment_BL)
-        cache = bound.empty_cache(4, 1, 20)
-        new_BJHK, at_B = jnp.arange(4 * 3 * 2 * 8.0).reshape(4, 3, 2, 8), jnp.array([0, 5, 17, 9])
-        np.testing.assert_array_equal(*(put(cache[0][0], new_BJHK, at_B) for put in (_put, _put_by_row)))
-        wrong_BJ = read_BL[:, :7].at[:, 4:].set(7)
-        logits_BJV, cache = bound.block_logits(wrong_BJ, jnp.zeros(4, int), cache, cross_kv, segment_BS)
-        np.testing.assert_allclose(logits_BJV[:, :4], expected_BLV[:, :4], rtol=1e-4, atol=1e-4)
-        begin_B = jnp.array([4, 1, 2, 3])
-        place_BJ = begin_B[:, None] + jnp.arange(8)
-        block_BJ = jnp.take_along_axis(read_BL, place_BJ, axis=1)
-        logits_BJV, _ = bound.block_logits(block_BJ, begin_B, cache, cross_kv, segment_BS)
-        np.testing.assert_allclose(
-            logits_BJV, jnp.take_along_axis(expected_BLV, place_BJ[..., None], axis=1), rtol=1e-4, atol=1e-4
-        )
-
     @pytest.mark.parametrize(("search", "tied"), [*((search, True) for search in SEARCHES), (Greedy(), False)], ids=str)
     def test_agrees_token_for_token_with_none(self, search, tied, causal):
         model, params = causal if tied else tiny_model(causal=True, tied=False)
@@ -102,9 +80,7 @@ class TestCache:
         params = bias.init(jax.random.key(0), 40)
         every = bias.apply(params, 40)
         for position in (0, 17, 39):
-            np.testing.assert_array_equal(
-                bias.apply(params, 40, jnp.array([[position]]))[:, :, 0], every[:, :, position]
-            )
+            np.testing.assert_array_equal(bias.apply(params, 40, jnp.array(position))[:, :, 0], every[:, :, position])
 
 
 class TestHypotheses:

@@ -29,7 +29,6 @@ MODELS = {
     "causal": ({"causal": True}, {"beam": 3}),
     "sampled": ({"causal": True}, {"temperature": 1.0, "draws": 3}),
     "dual, causal": ({"dual": True}, {"mode": "causal"}),
-    "verified": ({"dual": True}, {"mode": "verify"}),
 }
 
 

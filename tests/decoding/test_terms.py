@@ -31,7 +31,7 @@ def test_a_term_replaces_the_words_that_are_linked_to_its_source():
 
 @pytest.mark.parametrize(
     ("sizes", "options"),
-    [({}, {"top_k": 3}), ({}, {"num_steps": 1}), ({"causal": True}, {"beam": 2}), ({"dual": True}, {"mode": "verify"})]
+    [({}, {"top_k": 3}), ({}, {"num_steps": 1}), ({"causal": True}, {"beam": 2})]
     + [({"dual": True}, {"mode": "causal"}), ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0})]
     + [({"length_head": "ctc", "dual": True, "max_length": 48}, {})],
 )
@@ -45,11 +45,11 @@ def test_every_term_stands_in_every_mode(tokenizer, sizes, options):
 
 @pytest.mark.parametrize(("terms", "count"), [({"hundert": "ten"}, 0), (TERMS, 1)])
 def test_another_mode_is_named_only_if_a_sentence_misses_a_term(tokenizer, caplog, terms, count):
-    made = random_translator(tokenizer, dual=True, max_length=32)
-    card = dataclasses.replace(made.card, decoding={"top_k": 3, "rerank": "causal"})
-    results = Translator(made.params, card, tokenizer).translate(TEXTS, terms=terms, mode="verify")
-    assert not any(each.read_again for each in results)  # the length is known, so that there is no choice
-    named = [text for text in caplog.messages if "in the mode 'refine', because 'verify' cannot" in text]
+    made = random_translator(tokenizer, length_head="ctc", dual=True, max_length=48)
+    card = dataclasses.replace(made.card, decoding={"mode": "refine", "beam": 3})
+    results = Translator(made.params, card, tokenizer).translate(TEXTS, terms=terms)
+    assert {each.hypotheses for each in results if each.passes} == {1}  # the other mode takes no beam of the card
+    named = [text for text in caplog.messages if "in the mode 'causal', because 'refine' cannot" in text]
     assert len(named) == count
 
 

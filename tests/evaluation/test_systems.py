@@ -6,10 +6,9 @@ import types
 import pytest
 
 from padir.decoding import Decoding, MinimumBayesRisk, Translator
-from padir.decoding.translation import EMPTY_LINE, Translation
+from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row, evaluate_all, length_recall
-from padir.evaluation.evaluation import of_drafts
 from padir.metrics.scores import Score
 from padir.models import ModelConfig, Weights
 from padir.refinement import Mask, MaskPredict, Padir, Uniform
@@ -161,10 +160,3 @@ def test_stutter_is_counted_before_and_after_the_clean_up():
 def test_sentences_that_oscillated_are_counted():
     refining, causal = evaluate_all([("a", Fake()), ("b", Fake(causal=True))], TEST_SET, [Decoding(num_steps=4)])
     assert refining.evaluation.metrics["oscillating"] == 50 and "oscillating" not in causal.evaluation.metrics
-
-
-def test_passes_of_drafters_are_reported_if_there_are_any():
-    """Two verified sentences, of 9 and 5 tokens in 3 and 4 passes, and an empty line."""
-    verified = [Translation("", 0.0, 9, 3, draft_passes=1), Translation("", 0.0, 5, 4, draft_passes=4), EMPTY_LINE]
-    assert of_drafts(verified) == {"draft_passes": 5 / 3, "tokens_per_pass": 2.0}
-    assert of_drafts([Translation("", 0.0, 9, 3)]) == {}

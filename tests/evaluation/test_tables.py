@@ -79,16 +79,6 @@ def test_a_shortlist_is_shown():
     assert "| Model | Shortlist |" in paper_tables(rows, ["bleu"])
 
 
-def test_a_draft_is_shown():
-    plain, drafted = row("ar", causal=True), row("ar", causal=True, draft="de_en")
-    assert [r["draft"] for r in (plain, drafted)] == [None, {"name": "de_en"}]
-    columns, lines = cells([plain, drafted])
-    assert [(line[columns.index("draft")], line[columns.index("steps")]) for line in lines] == [
-        ("-", "N"),
-        ("de_en", "<N"),
-    ]
-
-
 def test_a_row_without_figures_says_why():
     columns, lines = cells([row(), row(note="it needs a rejecter head")])
     assert columns[-1] == "note" and [line[-1] for line in lines] == ["", "it needs a rejecter head"]

@@ -322,7 +322,6 @@ class TestRefuses:
             (Decoding(n_best=2), "n_best cannot be exported"),
             (Decoding(rerank="mbr"), "only the rules 'own' and"),
             (Decoding(beam=2), "beam applies only to the mode causal"),
-            (Decoding(draft="de_en"), "the mode 'verify' needs a dual model"),
         ],
     )
     def test_decoding_that_no_program_does(self, translator, tmp_path, decoding, message):

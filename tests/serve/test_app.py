@@ -156,7 +156,7 @@ class TestModes:
         dual = random_translator(tokenizer, dual=True, max_length=8)
         with running(engine_of(dual, Decoding(batch_size=4, rerank="causal"))) as client:
             assert ask(client, "eins", top_k=2, n_best=2)[0]["read_again"] is True
-            for mode in ("refine", "causal", "verify"):
+            for mode in ("refine", "causal"):
                 same(ask(client, TEXTS[:2], mode=mode), dual.translate(TEXTS[:2], mode=mode, batch_size=4))
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}, {"n_best": 1}):
                 refused = client.post("/translate", json={"text": "eins", "mode": "causal", **fields})

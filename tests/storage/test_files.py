@@ -39,7 +39,7 @@ def test_paths_are_no_addresses():
     [
         ["prepare", "--task", "toy_de_en", "--vocab", ADDRESS, "--output", "data/toy"],
         ["evaluate", "--model", "de_en", "--data", "data/toy", "--output", ADDRESS],
-        ["translate", "--draft", ADDRESS, "Hallo"],
+        ["translate", "--shortlist", ADDRESS, "Hallo"],
         ["translate", "--json", "s3://bucket/a.json", "Hallo"],
         ["t5x", "import", ADDRESS, "--output", "model"],
     ],

@@ -201,7 +201,6 @@ def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_siz
         Score("tokens_per_second", rate * tokens / sentences, f"tok:model's own|{repeats}"),
         Score("ratio", ratio.median, "sentences per second to those of the first row|repeats:side by side|of:median"),
         Score("passes", sum(result.passes for result in results) / sentences, ""),
-        *_draft_passes(results),
         Score("tokens", tokens / sentences, ""),
         Score(
             "compile_seconds",
@@ -209,12 +208,6 @@ def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_siz
             "first calls less the median of the others|programs that are on disk or shared with an earlier row: loaded",
         ),
     ]
-
-
-def _draft_passes(results: Sequence[Translation]) -> list[Score]:
-    """Passes of the drafter, if translations were verified."""
-    passes = sum(result.draft_passes for result in results) / len(results)
-    return [Score("draft_passes", passes, "")] if passes else []
 
 
 def _memory(system: System, batch: TimedBatch) -> list[Score]:

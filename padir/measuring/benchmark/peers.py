@@ -17,7 +17,7 @@ from padir.measuring.benchmark.timed_batches import TimedBatch
 
 
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
-    """Makes a `Peer` of every autoregressive system in each compute type, without drafts.
+    """Makes a `Peer` of every autoregressive system in each compute type.
 
     Each peer is made once with one thread and once with as many threads as there are cores, because the load of the
     machine decides which is faster. CTranslate2's beam search divides by length^alpha, padir's by ((5 + length) /
@@ -33,7 +33,7 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
             "CTranslate2 needs an autoregressive model in float32: give one (not a dual model), and float32 among the"
             " precisions"
         )
-    whole = [dataclasses.replace(each, decoding=each.decoding.without("mode", "draft")) for each in causal]
+    whole = [dataclasses.replace(each, decoding=each.decoding.without("mode")) for each in causal]
     threads = sorted({1, os.cpu_count() or 1})
     return [
         Peer.of(each, type_, number) for type_ in compute_types for number in threads for each in dict.fromkeys(whole)
