@@ -123,9 +123,11 @@ def main() -> None:
     texts, words = corpus(args.sentences)
     for name in args.models:
         translator = Translator.load(name)
-        ways: dict[str, Any] = {"causal": {"mode": "causal"}, "greedy": {"mode": "causal", "beam": 1}}
+        ways: dict[str, Any] = {"beam 5": {"mode": "causal", "beam": 5}, "greedy": {"mode": "causal", "beam": 1}}
         if translator.card.config.dual:
-            own: dict[str, Any] = {"refine": {}, "one pass": {"num_steps": 1}, "top_k 1": {"top_k": 1, "rerank": "own"}}
+            refine = {"mode": "refine"}
+            one = refine | {"top_k": 1, "rerank": "own"}
+            own: dict[str, Any] = {"refine": refine, "one pass": refine | {"num_steps": 1}, "top_k 1": one}
             ways = own | ways
         for way, options in ways.items():
             translator.translate(texts[::10], keep=KEEP, **options)  # compiles
@@ -171,7 +173,8 @@ def measure_terms(name: str, source_file: str, target_file: str, count: int) -> 
                 break
     chosen = chosen[:count]
     sources, references, terms = map(list, zip(*chosen, strict=True))
-    ways: dict[str, Any] = {"own mode": {}} | ({"causal": {"mode": "causal"}} if translator.card.config.dual else {})
+    ways: dict[str, Any] = {"beam 5": {"mode": "causal", "beam": 5}, "greedy": {"mode": "causal", "beam": 1}}
+    ways |= {"refine": {"mode": "refine"}} if translator.card.config.dual else {}
     for way, options in ways.items():
         for held in (False, True):
             for _ in range(2):  # the first compiles

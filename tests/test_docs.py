@@ -1,9 +1,11 @@
 """Pages that show code or quote messages: the code runs, and the messages are those of the library."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+from support.tiny_model import random_translator
 
 import padir
 
@@ -17,7 +19,10 @@ def pages():
         pytest.skip("needs a checkout with docs/")
 
 
-def test_the_snippets_of_the_cookbook_run(translator, monkeypatch):
+def test_the_snippets_of_the_cookbook_run(tokenizer, monkeypatch):
+    made = random_translator(tokenizer, dual=True)
+    card = dataclasses.replace(made.card, decoding={"mode": "causal", "beam": 1})  # as the model that comes with padir
+    translator = padir.Translator(made.params, card, tokenizer)
     monkeypatch.setattr(padir.Translator, "load", lambda *_, **__: translator)
     names = {"__name__": "cookbook"}
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "cookbook.md").read_text(), re.DOTALL | re.MULTILINE)

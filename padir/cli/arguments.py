@@ -100,26 +100,29 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
       default: the model's own options (`Translator.decoding`).
       chosen: values that replace the command line's, for options that may have several values.
     """
-    base = default
+    changes: dict[str, Any] = {}
     if args.gin:
         from padir import config
 
-        base = with_gin(default)
+        changes = _bound_by_gin()
         config.check_overrides()
     said = vars(args) | chosen
-    changes: dict[str, Any] = {name: said[name] for name in option_table() if said.get(name) is not None}
+    changes |= {name: said[name] for name in option_table() if said.get(name) is not None}
     if changes.get("shortlist") == "none":
         changes["shortlist"] = None
-    return base.changed(**changes)
+    return default.changed(**changes)  # at once, because another mode takes up options of the card
 
 
 def with_gin(default: Decoding) -> Decoding:
     """Decoding options with the values that gin binds, and the default's values for everything else."""
+    return default.changed(**_bound_by_gin())
+
+
+def _bound_by_gin() -> Any:
     from padir import config
 
     configured = config.configured(Decoding)()
-    changes: dict[str, Any] = {name: getattr(configured, name) for name in config.bound(Decoding)}
-    return default.changed(**changes)
+    return {name: getattr(configured, name) for name in config.bound(Decoding)}
 
 
 def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> list[Decoding]:
@@ -131,23 +134,31 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **cho
     ]
 
 
-def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Sequence[Decoding] = ()) -> None:
-    """Check that each option applies to a mode of a model, and that --rerank has hypotheses to choose from."""
+def check_options(
+    args: argparse.Namespace, *models: tuple[ModelConfig, Sequence[Decoding]], counted: bool = True
+) -> None:
+    """Check that each option applies to a mode of a model, and that --rerank has hypotheses to choose from.
+
+    Args:
+      models: each model's sizes and the options that it decodes with.
+      counted: False if the number of hypotheses is chosen later.
+    """
     given = [name for name in option_table() if getattr(args, name, None) is not None]
-    modes = _words(getattr(args, "mode", None)) or [None]
     found: set[str] = set()
     errors = []
-    for mode, model in itertools.product(modes, models):
-        try:
-            found.add(mode_of(Decoding(mode=mode), model))
-        except PadirError as error:
-            errors.append(error)
+    for model, decodings in models:
+        for decoding in decodings:
+            try:
+                found.add(mode_of(decoding, model))
+            except PadirError as error:
+                errors.append(error)
     if errors and not found:
         raise errors[0]
     for name in given:
         if found and not found & {*option_table()[name].modes}:
-            raise foreign_option(f"--{name}", next(iter(found)), models[0])
-    most = max((decoding.top_k * decoding.draws for decoding in decodings), default=None)
+            raise foreign_option(f"--{name}", next(iter(found)), models[0][0])
+    drafts = [decoding.top_k * decoding.draws for _, decodings in models for decoding in decodings]
+    most = max(drafts, default=None) if counted else None
     if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
         raise PadirError("--rerank needs several hypotheses of a sentence, got one: raise --top_k or --draws")
     if most is not None:

@@ -41,8 +41,8 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     if jax.process_count() > 1:
         models = [(name, SharedTranslator(translator)) for name, translator in models]
     decodings = functools.partial(decodings_of, args)
-    every = [decoding for _, translator in models for decoding in decodings(translator.decoding)]
-    check_options(args, *(translator.card.config for _, translator in models), decodings=every)
+    every = [(translator.card.config, decodings(translator.decoding)) for _, translator in models]
+    check_options(args, *every)
     agreed("the decoding options", lambda: every)
     done: list[dict[str, Any]] = []
     path = args.json or (args.output and f"{args.output}.json")

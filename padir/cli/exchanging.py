@@ -23,7 +23,7 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before the model is loaded
     translator = load_model(args)
     decoding = decoding_of(args, translator.refining if args.format == "onnx" else translator.decoding)
-    check_options(args, translator.card.config)
+    check_options(args, (translator.card.config, [decoding]), counted=False)
     lengths = chosen(args, "padir.interop.stablehlo:Lengths")
     platforms = chosen(args, "padir.interop.stablehlo:export_model")
     if args.what == "weights":

@@ -141,7 +141,7 @@ def run_distill(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.ctranslate2:
         engine = CTranslate2Translator(teacher.translator, args.ctranslate2)
         teacher = dataclasses.replace(teacher, translator=engine, engine=engine.name)
-    check_options(args, teacher.translator.card.config, decodings=[decoding])
+    check_options(args, (teacher.translator.card.config, [decoding]))
     with contextlib.ExitStack() as stack:
         output = from_first(lambda: str(stack.enter_context(sent_folder(args.output))))
         manifest = distill(teacher, args.data, output, decoding, overwrite=args.overwrite)

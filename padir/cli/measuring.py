@@ -26,6 +26,7 @@ from padir.cli.console import tell, warn
 from padir.cli.options import MODEL
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
+from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
@@ -74,8 +75,7 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     else:
         translators, test_set = load_models(args, args.model or PRETRAINED), test_set_of(args)
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
-    every = [decoding for _, translator in translators for decoding in decodings(translator.decoding)]
-    check_options(args, *(translator.card.config for _, translator in translators), decodings=every)
+    check_options(args, *((each.card.config, decodings(each.decoding)) for _, each in translators))
     systems = benchmark.systems(translators, decodings, given_lengths=random, warn=warn)
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []
@@ -168,7 +168,7 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
         for value in values:
             checks.counts(1, **{name: value})
     settings = _settings()
-    check_options(args, settings.model)
+    check_options(args, (settings.model, [Decoding()]), counted=False)
     longest = settings.model.readout.longest_source(settings.model.max_length)
     for tokens in sizes.tokens if {*args.what} & {*KINDS} else ():
         checks.below(1, longest + 1, tokens=tokens)

@@ -297,7 +297,7 @@ def distill_options(parser: Parser) -> None:
 def translate_options(parser: Parser) -> None:
     """Translate sentences or the lines of a file, one line out for each.
 
-    padir translate --trace "Wo ist der Bahnhof?"
+    padir translate --mode refine --trace "Wo ist der Bahnhof?"
     """
     about = "sentences to translate (default: standard input; a terminal gets a prompt)"
     parser.add_argument("texts", nargs="*", metavar="TEXT", help=about)

@@ -33,7 +33,7 @@ def run_translate(args: argparse.Namespace) -> None:
     _check_streams(args)
     translator = load_model(args, sharding)
     decoding = decoding_of(args, translator.decoding)
-    check_options(args, translator.card.config, decodings=[decoding])
+    check_options(args, (translator.card.config, [decoding]))
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:
         source, ready = _source(args, stack, translator.card.source_language)
@@ -171,7 +171,7 @@ def run_serve(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before all else
     translator = load_model(args)
     decoding = decoding_of(args, translator.decoding)
-    check_options(args, translator.card.config)
+    check_options(args, (translator.card.config, [decoding]), counted=False)
     engine = Engine(translator, decoding, limits, **waiting)
     name = Path(args.model).name
     where = {"host": args.host, "port": args.port, **chosen(args, "padir.serve.server:serve")}

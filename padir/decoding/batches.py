@@ -145,7 +145,8 @@ def choose(
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
-    rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
+    if not loaded.card.config.readout.sized_by_target:
+        rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts, lengths)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
@@ -278,7 +279,8 @@ def _read_again(
     """
     size, margin = batch.source_BS.shape[0], getattr(decoding.rule, "margin", None)
     each = drafts.length_R.size // size
-    close = [b for b, own in enumerate(rows) if margin is None or _difference(drafts.log_prob_R[own]) < margin]
+    several = [b for b, own in enumerate(rows) if len(own) > 1]
+    close = [b for b in several if margin is None or _difference(drafts.log_prob_R[rows[b]]) < margin]
     if not close:
         return {}
     # Few sizes of batches, so that few programs are compiled; rows that devices share stay where they are.
@@ -305,9 +307,9 @@ def _read_again(
 
 
 def _difference(log_prob_N: np.ndarray) -> float:
-    """Difference of the two largest log-probabilities; 0 for a single one."""
+    """Difference of the two largest log-probabilities."""
     best = np.sort(log_prob_N)[::-1]
-    return float(best[0] - best[1]) if len(best) > 1 else 0.0
+    return float(best[0] - best[1])
 
 
 def draft_text(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any, source: str) -> str:

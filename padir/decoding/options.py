@@ -118,7 +118,7 @@ class Decoding:
         computes as the model's configuration says.
       keep: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls", "numbers"
         (`padir.text.spans.KINDS`), or regular expressions.
-      of_card: the options that the model's card sets, for all modes: `changed` reads them when it changes the mode.
+      card_options: the options of a card that names a mode, which `changed` reads when it changes the mode.
 
     Raises:
       PadirError: a number is out of its range, or a field has a value of the wrong type.
@@ -157,7 +157,7 @@ class Decoding:
     seed: checks.CountOrZero = _option(0, "seed of random drafts, or of sampling")
     precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")
     keep: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
-    of_card: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
+    card_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self):
         for name, make in _FROM_TEXT.items():
@@ -173,16 +173,21 @@ class Decoding:
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values. Another mode resets the options that do not apply to it.
 
-        Options that apply to the new mode alone get the values of the model's card.
+        Options that apply to the new mode, and not to the old one, get the values of the model's card.
 
         >>> Decoding(top_k=5).changed(num_steps=2).top_k
         5
         """
+        if unknown := changes.keys() - option_table().keys():
+            raise _unknown(min(unknown))
+        if changes.get("mode") is None:
+            changes.pop("mode", None)
         mode = changes.get("mode", self.mode)
         if mode == self.mode:
             return dataclasses.replace(self, **changes)
         new = {*foreign(self.mode or "refine")} - {*foreign(mode or "refine")}
-        card = {name: value for name, value in self.of_card.items() if name in new}
+        unset = [name for name in new if getattr(self, name) == getattr(Decoding, name)]
+        card = {name: self.card_options[name] for name in unset if name in self.card_options}
         return dataclasses.replace(self.without(*foreign(mode or "refine")), **(card | changes))
 
     def without(self, *names: str) -> Decoding:
@@ -212,6 +217,10 @@ class Decoding:
         return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
 
 
+def _unknown(name: str) -> PadirError:
+    return PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, list(option_table())))
+
+
 def _canvas(text: str) -> Corruption:
     """Makes a corruption of text such as "mask" or "mask_range:masks=4"."""
     name, values = parse_call(text, "canvas", "uniform")
@@ -230,7 +239,7 @@ _init = Decoding.__init__
 def _init_with_known_names(self: Decoding, *args: Any, **options: Any) -> None:
     for name in options:
         if name not in _HINTS:
-            raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, list(_HINTS)))
+            raise _unknown(name)
     _init(self, *args, **options)
 
 
@@ -255,7 +264,7 @@ def option_table() -> dict[str, Option]:
     (<class 'int'>, 1)
     """
     found = {}
-    for field in (field for field in dataclasses.fields(Decoding) if field.name != "of_card"):
+    for field in (field for field in dataclasses.fields(Decoding) if field.name != "card_options"):
         kinds = typing.get_args(_HINTS[field.name]) or (_HINTS[field.name],)
         kind = next((kind for kind in kinds if kind in (bool, int, float)), str)
         found[field.name] = Option(field.name, kind, field.default, field.metadata["help"], field.metadata["modes"])
@@ -288,7 +297,7 @@ def check_n_best(n_best: int, most: int, name: str = "n_best") -> None:
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options: its card's, of all modes if it names one; the default `top_k` is `length_unit`."""
+    """A model's own options, by its card: for the card's mode; the default `top_k` is `length_unit`."""
     own: Any = {"top_k": card.config.length_unit} | card.decoding
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
@@ -296,14 +305,15 @@ def default_decoding(card: ModelCard) -> Decoding:
         for name in ("rerank", "shortlist"):
             if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
                 raise PadirError(f"a card cannot name a file or another model as {name}")
-        decoding = Decoding(**own)  # of all modes, to check every value
+        decoding = Decoding().changed(**own)  # with the options of all modes, to check every value
         if {*decoding.keep} - {*KINDS}:
             raise PadirError("a card cannot set patterns of keep")
         for name in ("draws", "beam", "n_best", "brevity", "length_penalty"):
             checks.within(0, 100, **{name: getattr(decoding, name)})
         checks.within(0, _MOST_STEPS, num_steps=decoding.num_steps)
         here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
-        return dataclasses.replace(Decoding(), of_card=own).changed(**here)
+        base = dataclasses.replace(Decoding(), card_options=own if decoding.mode else {})
+        return base.changed(**here)
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"
         raise PadirError(what, remedy="correct model.json") from None

@@ -121,7 +121,6 @@ def hold_terms(
     if around:
         # One candidate is enough, because the length or the beginning is known.
         single = decoding.without("top_k", "adjacent", "draws", "rerank", "brevity", "margin")
-        single = dataclasses.replace(single, of_card={})  # another mode takes no options of the card
         again = translator.translate(
             [texts[i] for i in around],
             single if refines else dataclasses.replace(single, beam=1),

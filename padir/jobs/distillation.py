@@ -288,7 +288,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Shortlist):
         return {"class": type(value).__name__, **value.describe()}
     if dataclasses.is_dataclass(value):
-        fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        names = [field.name for field in dataclasses.fields(value) if field.compare]
+        fields = {name: to_json(getattr(value, name)) for name in names}
         if isinstance(value, Decoding):
             if value.rerank not in RULES:
                 fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}

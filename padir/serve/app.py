@@ -68,8 +68,9 @@ def make_app(
       hosts: host names that requests may use, besides "localhost" and numeric addresses.
       origins: origins of pages that may read answers, such as https://mine.example, or "*".
     """
-    own = engine.num_steps, engine.top_k, engine.modes, engine.strategies
-    read = RequestReader(engine.limits, engine.most_lengths, *own)
+    read = RequestReader(
+        engine.limits, engine.most_lengths, engine.num_steps is not None, engine.modes, engine.strategies
+    )
     shown, described = page(settings_of(engine, model)), openapi(read)
 
     @contextlib.asynccontextmanager

@@ -162,20 +162,22 @@ class Engine:
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
-        if (mode := request.mode or self.decoding.mode) != "refine" and self.num_steps is not None:
-            plain = (self.num_steps, self.top_k, 0, False, None)
-            if (request.num_steps, request.top_k, request.n_best, request.trace, request.strategy) != plain:
-                raise Refused(422, f"the mode {mode!r} takes only text, split and keep: leave the other fields out")
-            request = dataclasses.replace(request, num_steps=None, top_k=None)
-        if request.top_k is not None:
-            check_n_best(request.n_best, request.top_k * self.decoding.draws)
+        num_steps, top_k = request.num_steps, request.top_k
+        mode = request.mode or self.decoding.mode
+        if mode == "refine" and self.num_steps is not None and self.top_k is not None:
+            num_steps, top_k = num_steps or self.num_steps, top_k or self.top_k
+            check_n_best(request.n_best, top_k * self.decoding.draws)
+        elif (num_steps, top_k, request.n_best, request.trace, request.strategy) != (None, None, 0, False, None):
+            remedy = ", or ask for the mode 'refine'" if "refine" in self.modes else ""
+            what = f"the mode {mode!r} takes only text, split and keep: leave the other fields out{remedy}"
+            raise Refused(422, what)
         loaded = self.translator.loaded
         texts, marked = loaded.marked(request.texts, self.decoding.keep if request.keep is None else request.keep)
         sources, truncated = loaded.source_tokens(texts, truncate=True)
         if truncated:
             number, most = min(truncated) + 1, loaded.longest_source
             raise Refused(422, f"sentence {number} has more than the {most} tokens that the model takes: split it")
-        own = request.num_steps, request.top_k, request.trace, request.mode, request.strategy
+        own = num_steps, top_k, request.trace, None if mode == self.decoding.mode else mode, request.strategy
         jobs = {
             number: (
                 Key(padded_length(len(source), self._lengths), *own),
@@ -230,9 +232,13 @@ class Engine:
         return [listed(result, each.n_best) for each, result in zip(sentences, results, strict=True)]
 
     def _compile(self) -> None:
-        """Translates made-up sentences, with and without a trace."""
+        """Translates made-up sentences, with and without a trace; the page always refines and traces."""
         card, loaded = self.translator.card, self.translator.loaded
-        refines = self.decoding.mode == "refine"
+        options: list[tuple[Any, ...]] = [(None, None, False)]
+        if self.num_steps is not None:
+            own = self.num_steps, self.top_k
+            refines = self.decoding.mode == "refine"
+            options = [(*own, False), (*own, True)] if refines else [*options, (*own, True, "refine")]
         prefix, piece = [card.ids.length] if card.config.length_token else [], card.ids.first_regular
         for shorter, length in itertools.pairwise((0, *self._lengths)):
             if shorter >= self.warm_up:
@@ -241,10 +247,10 @@ class Engine:
             count = shorter + max(1, (length - shorter) // 4)
             pieces = [piece] * min(count, loaded.longest_source)
             batch = SourceBatch([loaded.tokenizer.decode(pieces)], [[*prefix, *pieces, EOS]])
-            for trace in (False, True) if refines else (False,):
+            for each in options:
                 if self.state == "stopping":
                     return
-                key = Key(length, *((self.num_steps, self.top_k) if refines else (None, None)), trace)
+                key = Key(length, *each)
                 self._pipeline(key, 0).run(batch)
                 self._batcher.known.add(key)
 

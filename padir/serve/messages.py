@@ -66,7 +66,7 @@ class Request:
     """A checked request.
 
     Attributes:
-      num_steps, top_k: as in `Decoding`; None for an autoregressive model.
+      num_steps, top_k: as in `Decoding`; None means the server's own.
       n_best: number of candidates in the answer.
       trace: the answer lists every step.
       split: translate each sentence of a text by itself.
@@ -162,8 +162,7 @@ class RequestReader:
 
     Args:
       most_lengths: the largest top_k.
-      num_steps, top_k: values for requests that do not set them; None for an autoregressive model, whose requests have
-        only `text`, `split`, `keep` and `mode`.
+      refines: False for an autoregressive model, whose requests have only `text`, `split`, `keep` and `mode`.
       modes, strategies: names that requests may give; the first mode is the default.
     """
 
@@ -171,8 +170,7 @@ class RequestReader:
         self,
         limits: Limits,
         most_lengths: int,
-        num_steps: int | None,
-        top_k: int | None,
+        refines: bool,
         modes: Sequence[str] = (),
         strategies: Sequence[str] = (),
     ):
@@ -184,16 +182,18 @@ class RequestReader:
             ("split", _described(bool, "translate each sentence of a text by itself"), False),
             ("keep", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
         ]
-        if num_steps is not None:
-            steps = _described(int, "maximum number of decoder passes", ge=1, le=limits.max_steps)
-            lengths = _described(int, "number of lengths, or sentences, to try", ge=1, le=most_lengths)
+        if refines:
+            about = "maximum number of decoder passes; null: the server's own"
+            steps = _described(int, about, ge=1, le=limits.max_steps)
+            about = "number of lengths, or sentences, to try; null: the server's own"
+            lengths = _described(int, about, ge=1, le=most_lengths)
             listed = _described(
                 int,
                 "number of candidates in the answer, at most the hypotheses that are tried",
                 ge=0,
                 le=limits.max_lengths,
             )
-            fields += [("num_steps", steps, num_steps), ("top_k", lengths, top_k)]
+            fields += [("num_steps", steps | None, None), ("top_k", lengths | None, None)]
             fields += [("n_best", listed, 0), ("trace", _described(bool, "list the draft and every step"), False)]
         if modes:
             mode: Any = Literal[tuple(modes)]
@@ -208,7 +208,7 @@ class RequestReader:
     def __call__(self, body: bytes) -> Request:
         """Reads a request.
 
-        >>> RequestReader(Limits(), 8, num_steps=4, top_k=1)(b'{"text": "Hallo!", "top_k": 3}').top_k
+        >>> RequestReader(Limits(), 8, refines=True)(b'{"text": "Hallo!", "top_k": 3}').top_k
         3
         """
         try:

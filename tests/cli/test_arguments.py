@@ -1,6 +1,7 @@
 """Decoding options that the command line and gin ask for."""
 
 import argparse
+import contextlib
 
 import pytest
 from support.tiny_model import random_model_dir
@@ -9,6 +10,7 @@ from padir import PadirError, config
 from padir.cli.arguments import check_options, decoding_of, decodings_of, load_models
 from padir.cli.entry import build_parser, main
 from padir.decoding.options import Decoding, option_table
+from padir.models.config import ModelConfig
 from padir.refinement.strategies import MaskPredict, Threshold
 
 pytestmark = pytest.mark.usefixtures("blank_config")
@@ -71,11 +73,24 @@ def test_a_models_own_options_give_way_one_by_one(options, bindings, expected):
 def test_modes_that_no_model_has_are_refused(tmp_path):
     causal = random_model_dir(tmp_path / "causal", causal=True)
     args = arguments("evaluate", ["--model", causal, "--mode", "refine"])
-    models = [translator.card.config for _, translator in load_models(args, args.model)]
+    ((_, translator),) = load_models(args, args.model)
+    config = translator.card.config
     with pytest.raises(PadirError, match="the mode 'refine' needs a dual model"):
-        check_options(args, *models)
+        check_options(args, (config, decodings_of(args, translator.decoding)))
+    args = arguments("evaluate", ["--model", causal, "--top_k", 3])
     with pytest.raises(PadirError, match="--top_k applies only to the mode refine"):
-        check_options(arguments("evaluate", ["--model", causal, "--top_k", 3]), *models)
+        check_options(args, (config, decodings_of(args, translator.decoding)))
+
+
+def test_options_are_checked_for_the_mode_of_the_card():
+    config, card = ModelConfig(dual=True), {"mode": "causal", "beam": 1, "top_k": 5}
+    own = Decoding(card_options=card).changed(mode="causal", beam=1)
+    for options, wrong in ([["--beam", 2], None], [["--num_steps", 1], "num_steps"], [["--mode", "refine"], None]):
+        args = arguments("evaluate", ["--model", "m", *options])
+        with pytest.raises(PadirError, match=f"--{wrong} applies") if wrong else contextlib.nullcontext():
+            check_options(args, (config, decodings_of(args, own)))
+    refining = arguments("translate", ["--mode", "refine"], ["Decoding.top_k=1"])
+    assert decoding_of(refining, own).top_k == 1  # gin overrides the card, with the default, too
 
 
 def test_several_values_make_every_combination():

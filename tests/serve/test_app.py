@@ -1,6 +1,7 @@
 """`padir serve` over loopback: right answers for many clients at once, and every refusal."""
 
 import concurrent.futures
+import dataclasses
 import json
 import re
 
@@ -11,7 +12,7 @@ import pytest
 from support.serving import ask, connection, engine_of, figure, running, same
 from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError
+from padir import Decoding, PadirError, Translator
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.serve.messages import REFUSALS, Answer, Health, Limits, Refusal, Request
 
@@ -133,7 +134,7 @@ class TestAnswers:
         assert {*document["paths"]["/translate"]["post"]["responses"]} == {"200", *map(str, REFUSALS)}
         health = msgspec.json.decode(client.get("/health").content, type=Health)
         assert health.status == "ready" and health.languages == {"source": "de", "target": "en"}
-        assert (fields["num_steps"]["default"], fields["num_steps"]["maximum"], fields["top_k"]["maximum"]) == (4, 8, 4)
+        assert [fields[name]["anyOf"][0]["maximum"] for name in ("num_steps", "top_k")] == [8, 4]
         named = re.findall('"#/components/schemas/(\\w+)"', json.dumps(document))
         assert {*named} <= {*schemas}
         split = {"text": "Acht. Eins", "split": True, "n_best": 2, "trace": True}
@@ -161,6 +162,19 @@ class TestModes:
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}, {"n_best": 1}):
                 refused = client.post("/translate", json={"text": "eins", "mode": "causal", **fields})
                 assert refused.status_code == 422 and "takes only text, split and keep" in refused.json()["error"]
+
+    def test_a_card_that_names_another_mode(self, tokenizer):
+        """Its requests refine only if they say so, and then with the card's options; what is set is never ignored."""
+        made = random_translator(tokenizer, dual=True, max_length=8)
+        card = dataclasses.replace(made.card, decoding={"mode": "causal", "beam": 1, "top_k": 2})
+        dual = Translator(made.params, card, tokenizer)
+        with running(engine_of(dual, dataclasses.replace(dual.decoding, batch_size=4), warm_up=1)) as client:
+            same(ask(client, TEXTS[:2]), dual.translate(TEXTS[:2], batch_size=4))
+            same(ask(client, TEXTS[:2], mode="refine"), dual.translate(TEXTS[:2], mode="refine", batch_size=4))
+            assert ask(client, "eins", mode="refine")[0]["hypotheses"] == 2
+            for fields in ({"num_steps": 4}, {"top_k": 2}):
+                refused = client.post("/translate", json={"text": "eins", **fields})
+                assert refused.status_code == 422 and "ask for the mode 'refine'" in refused.json()["error"]
 
 
 def test_pages_of_named_origins_may_read_answers(client, translator):

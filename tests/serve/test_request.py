@@ -11,8 +11,8 @@ from padir.errors import PadirError
 from padir.serve.messages import Limits, Refused, Request, RequestReader
 
 LIMITS = Limits(max_sentences=3, max_steps=6, max_lengths=5)
-READER = RequestReader(LIMITS, most_lengths=4, num_steps=4, top_k=2)
-CAUSAL = RequestReader(LIMITS, most_lengths=1, num_steps=None, top_k=None)
+READER = RequestReader(LIMITS, most_lengths=4, refines=True)
+CAUSAL = RequestReader(LIMITS, most_lengths=1, refines=False)
 FIELDS = READER.names
 
 
@@ -27,9 +27,9 @@ def refused(body, reader=READER):
 
 
 def test_what_is_left_out_has_its_default():
-    assert read(text="eins") == Request(("eins",), 4, 2, n_best=0, trace=False, split=False)
+    assert read(text="eins") == Request(("eins",), None, None, n_best=0, trace=False, split=False)
     assert read(text=["eins", ""]).texts == ("eins", "") and read(text=[]).texts == ()
-    assert read(CAUSAL, text="eins") == Request(("eins",), None, None)
+    assert read(CAUSAL, text="eins") == Request(("eins",))
 
 
 def test_every_field():
@@ -69,7 +69,6 @@ def test_what_is_no_json(body):
         (b'{"text": "eins", "num_steps": ' + b"9" * 5_000 + b"}", "out of range"),
         ({"text": "eins", "num_steps": 4.0}, "got `float`"),
         ({"text": "eins", "num_steps": True}, "got `bool`"),
-        ({"text": "eins", "num_steps": None}, "got `null`"),
         ({"text": "eins", "top_k": 5}, "`int` <= 4 - at `$.top_k`"),
         ({"text": "eins", "n_best": -1}, "`int` >= 0 - at `$.n_best`"),
         ({"text": "eins", "n_best": 6}, "`int` <= 5"),
@@ -121,4 +120,5 @@ def test_anything_is_read_or_refused(body):
         str(error).encode()  # it can be sent
     else:
         assert len(request.texts) <= 3
-        assert 1 <= request.num_steps <= 6 and 1 <= request.top_k <= 4 and 0 <= request.n_best <= 5
+        assert request.num_steps in (None, *range(1, 7)) and request.top_k in (None, *range(1, 5))
+        assert 0 <= request.n_best <= 5

@@ -235,5 +235,12 @@ def test_a_card_with_a_mode_has_options_of_the_other_modes(tokenizer):
     assert own == Decoding(mode="causal", beam=2, **both)
     assert own.changed(draws=3, mode="refine") == Decoding(mode="refine", top_k=5, rerank="causal", draws=3)
     assert own.changed(mode="refine").changed(mode="causal") == own
-    with pytest.raises(PadirError, match="wrong decoding options"):
-        default_decoding(dataclasses.replace(card, decoding=options | {"top_k": 0}))
+    assert own.changed(mode=None) == own
+    assert dataclasses.replace(own, top_k=3).changed(mode="refine").top_k == 3  # as a gin file of both modes sets it
+    for wrong in ({"top_k": 0}, {"card_options": {}}):
+        with pytest.raises(PadirError, match="wrong decoding options"):
+            default_decoding(dataclasses.replace(card, decoding=options | wrong))
+    with pytest.raises(PadirError, match="no decoding option 'card_options'"):
+        own.changed(card_options={})
+    without = default_decoding(dataclasses.replace(card, decoding={"length_penalty": 1.4}))
+    assert without.changed(length_penalty=0.6).changed(mode="causal") == Decoding(mode="causal", length_penalty=0.6)
