@@ -66,7 +66,9 @@ def running(engine, wait=True, origins=()):
     thread.start()
     port = listener.getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        # uvicorn closes a connection after an internal error, so that the next request must not use it.
+        fresh = httpx.Limits(max_keepalive_connections=0)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=fresh) as client:
             client.uvicorn, client.port = server, port
             until(lambda: client.get("/health").status_code == 200 if wait else server.started)
             yield client
