@@ -7,7 +7,7 @@ from left to right, a `Shortlist` restricts the output vocabulary. The stages th
 
 from padir.decoding.options import MODES, Decoding, DecodingOptions, option_table
 from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rerank, Rescore
-from padir.decoding.search import Beam, Greedy, Sampling, Search
+from padir.decoding.search import Beam, Sampling, Search
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translation import TargetScore, Translation
 from padir.decoding.translator import SharedTranslator, Translator, rescorer
@@ -18,7 +18,6 @@ __all__ = [
     "CausalScore",
     "Decoding",
     "DecodingOptions",
-    "Greedy",
     "MinimumBayesRisk",
     "OwnScore",
     "Rerank",

@@ -6,7 +6,6 @@ which row each new row extends, and by which token. Scores of different searches
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
-from padir.refinement.scores import best_logit, best_logits
+from padir.refinement.scores import best_logits
 
 
 @flax.struct.dataclass
@@ -74,32 +73,6 @@ class Search(Protocol):
     def over(self, rows: Hypotheses, limit_B: Int[Array, " B"]) -> Bool[Array, " B"]: ...
 
 
-class _RowByRow:
-    """Base of searches that extend each row by itself; the score is the mean log-probability, EOS included."""
-
-    def score(self, log_prob_BN, length_BN):
-        return log_prob_BN / jnp.maximum(length_BN, 1)
-
-    def over(self, rows, limit_B):
-        return rows.done_BN.all(-1)
-
-    def extended(self, token_BN, log_prob_BN, rows: Hypotheses) -> Extension:
-        """Extends every row by its own token."""
-        parent_BN = jnp.broadcast_to(jnp.arange(token_BN.shape[1]), token_BN.shape)
-        return Extension(parent_BN, token_BN, rows.log_prob_BN + log_prob_BN)
-
-
-@dataclasses.dataclass(frozen=True)
-class Greedy(_RowByRow):
-    """Greedy search: the most likely token at every position; the score is the mean log-probability, EOS included."""
-
-    size = 1
-
-    def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        value_BN, token_BN = best_logit(logits_BNV)
-        return self.extended(token_BN, value_BN - log_z_BN, rows)
-
-
 @checks.settings
 class Beam:
     """Beam search: keeps as many of the most likely extensions as there are unfinished rows.
@@ -146,7 +119,7 @@ class Beam:
 
 
 @checks.settings
-class Sampling(_RowByRow):
+class Sampling:
     """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
     The score uses the model's own distribution, before the temperature changes it. Equal sentences get equal samples,
@@ -164,7 +137,14 @@ class Sampling(_RowByRow):
         drawn_from_BNV = logits_BNV / self.temperature
         token_BN = jax.vmap(jax.vmap(jax.random.categorical))(key_BN, drawn_from_BNV).astype(jnp.int32)
         value_BN = jnp.take_along_axis(logits_BNV, token_BN[..., None], axis=-1)[..., 0]
-        return self.extended(token_BN, value_BN - log_z_BN, rows)
+        parent_BN = jnp.broadcast_to(jnp.arange(self.size), token_BN.shape)
+        return Extension(parent_BN, token_BN, rows.log_prob_BN + (value_BN - log_z_BN))
+
+    def score(self, log_prob_BN, length_BN):
+        return log_prob_BN / jnp.maximum(length_BN, 1)
+
+    def over(self, rows, limit_B):
+        return rows.done_BN.all(-1)
 
 
-SEARCHES: dict[str, Callable[..., Search]] = {"greedy": Greedy, "beam": Beam, "sampling": Sampling}
+SEARCHES: dict[str, Callable[..., Search]] = {"beam": Beam, "sampling": Sampling}

@@ -18,7 +18,7 @@ import numpy as np
 from padir import checks
 from padir.decoding.autoregressive import length_limits
 from padir.decoding.options import Decoding, DecodingOptions, asked
-from padir.decoding.search import Beam, Greedy, Search
+from padir.decoding.search import Beam, Search
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.templates import Template
 from padir.decoding.terms import Terms
@@ -32,7 +32,7 @@ from padir.text.tokenizer import Tokenizer
 
 def check_search(search: Search) -> None:
     """Raises PadirError if the search draws tokens."""
-    if not isinstance(search, Beam | Greedy):
+    if not isinstance(search, Beam):
         raise PadirError(f"CTranslate2 runs only greedy and beam search here, got {search}")
 
 
@@ -79,7 +79,7 @@ class Searcher:
     def write(
         self,
         sources: Sequence[list[int]],
-        search: Beam | Greedy,
+        search: Beam,
         *,
         longest: int,
         shortest: int = 2,
@@ -99,7 +99,7 @@ class Searcher:
             max_batch_size=batch_size,
             max_input_length=0,  # no limit beside the model's
             beam_size=search.size,
-            length_penalty=getattr(search, "alpha", 0.0),
+            length_penalty=search.alpha,
             max_decoding_length=longest - 1,  # EOS does not count
             min_decoding_length=shortest - 1,
             suppress_sequences=[[str(i)] for i in self.banned],
@@ -107,12 +107,11 @@ class Searcher:
             use_vmap=self.listed,
         )
 
-    def translation(self, result: Any, search: Beam | Greedy, limit: int, source: str) -> Translation:
+    def translation(self, result: Any, search: Beam, limit: int, source: str) -> Translation:
         """Turns one of CTranslate2's results into text; tokens beyond the limit, EOS included, are left out."""
         ids = [int(word) for word in result.hypotheses[0]][: limit - 1]
         length = len(ids) + 1
         score = result.scores[0] if result.scores else float("nan")
-        score = score / length if isinstance(search, Greedy) else score
         text = self.tokenizer.decode(ids, source)
         return Translation(clean(text, source), score, length, length, search.size, broken=broken(text, source))
 
@@ -155,7 +154,7 @@ class CTranslate2Translator(Translator):
             what = "CTranslate2 takes no target_lengths, template or terms, aligns no words and records no trace"
             raise PadirError(what, remedy="leave them out")
         chosen = self.resolved(asked(self.decoding, decoding, self.card.config, changes))
-        assert isinstance(chosen.search, Beam | Greedy)
+        assert isinstance(chosen.search, Beam)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         places = [i for i, text in enumerate(texts) if text.strip()]
         results = [EMPTY_LINE] * len(texts)

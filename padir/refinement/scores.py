@@ -92,15 +92,6 @@ def _argmax(logits):
     return logits.argmax(-1).astype(jnp.int32)
 
 
-def best_logit(logits: Float[Array, "*B V"]) -> tuple[Float[Array, "*B"], Int[Array, "*B"]]:
-    """The largest logit and its first id; only a CPU finds them by `jax.lax.top_k`, which sorts elsewhere.
-
-    >>> best_logit(jnp.array([1.0, 3.0, 3.0]))[1].item()
-    1
-    """
-    return jax.lax.platform_dependent(logits, cpu=_top_1, default=_maximum_and_argmax)
-
-
 def best_logits(logits: Float[Array, "*B V"], count: int) -> tuple[Float[Array, "*B N"], Int[Array, "*B N"]]:
     """The largest logits in falling order, and their ids; among equal logits the first id comes first.
 
@@ -111,17 +102,13 @@ def best_logits(logits: Float[Array, "*B V"], count: int) -> tuple[Float[Array, 
     return jax.lax.platform_dependent(logits, tpu=by_maxima, default=by_top_k)
 
 
-def _maximum_and_argmax(logits):
-    return logits.max(-1), _argmax(logits)
-
-
 def _maxima(logits, count: int):
     """Finds one maximum after the other: XLA on a TPU would sort all logits for `jax.lax.top_k`."""
     lowest, found = jnp.finfo(logits.dtype).min, []
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     logits = jnp.maximum(logits, lowest)  # -inf is for ids that were found
     for _ in range(count):
-        found.append(_maximum_and_argmax(logits))
+        found.append((logits.max(-1), _argmax(logits)))
         logits = jnp.where(ids == found[-1][1][..., None], -jnp.inf, logits)
     values, ids = (jnp.stack(each, -1) for each in zip(*found, strict=True))
     return jnp.where(values > lowest, values, -jnp.inf), ids
@@ -130,11 +117,6 @@ def _maxima(logits, count: int):
 def _top_k(logits, count: int):
     values, ids = jax.lax.top_k(logits, count)
     return values, ids
-
-
-def _top_1(logits):  # on a CPU several times as fast as argmax and max
-    values, ids = _top_k(logits, 1)
-    return values[..., 0], ids[..., 0]
 
 
 def best_by_block(

@@ -11,7 +11,7 @@ from support.tiny_model import TINY
 
 from padir.decoding.autoregressive import write_targets
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts, rows_together
-from padir.decoding.search import Beam, Greedy
+from padir.decoding.search import Beam
 from padir.models import Transformer
 from padir.models.params import init_params
 from padir.refinement import Padir, Uniform
@@ -57,14 +57,15 @@ def test_only_a_cpu_refines_rows_in_groups():
     assert [rows_together(LENGTH, platform) for platform in ("cpu", "cuda", "tpu")] == [21, None, None]
 
 
-@pytest.mark.parametrize(("search", "sorts"), [(Greedy(), {"cpu"}), (Beam(4), {"cpu", "cuda"})])
-def test_searches_sort_no_vocabulary_where_maxima_are_faster(search, sorts):
+@pytest.mark.parametrize("search", [Beam(1), Beam(4)])
+def test_searches_sort_no_vocabulary_on_a_tpu(search):
     model = Transformer(dataclasses.replace(TINY, causal=True), Ids(500))
     params, limit_B = jax.eval_shape(lambda: init_params(model, 0)), jax.ShapeDtypeStruct((2,), jnp.int32)
     source_BS = jax.ShapeDtypeStruct((2, 16), jnp.int32)
     traced = write_targets.trace(model, params, source_BS, limit_B, search=search, max_length=16, seed=0)
     platforms = ("cpu", "cuda", "tpu")
-    assert {each for each in platforms if "top_k" in traced.lower(lowering_platforms=(each,)).as_text()} == sorts
+    sorts = {each for each in platforms if "top_k" in traced.lower(lowering_platforms=(each,)).as_text()}
+    assert sorts == {"cpu", "cuda"}
 
 
 def products(jaxpr, in_loop=False):

@@ -7,7 +7,7 @@ import pytest
 from support.tiny_model import random_translator
 
 from padir.decoding.autoregressive import write_targets
-from padir.decoding.search import Greedy
+from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.refinement import EasyFirst, Mask, MaskPredict, Rejecter, Threshold
@@ -79,7 +79,7 @@ def test_a_search_begins_with_the_prefix(tokenizer, sizes, options):
 def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
     loaded = random_translator(tokenizer, causal=True).loaded
     source_BS, limit_B = loaded.padded(loaded.source_tokens(TEXTS, False)[0], 2), np.array([12, 16])
-    how = {"search": Greedy(), "max_length": 16, "seed": 0}
+    how = {"search": Beam(1), "max_length": 16, "seed": 0}
     rows, score_BN, _ = write_targets(loaded.model, loaded.params, source_BS, limit_B, **how)
     prefix_BL = np.where(np.arange(16) < 3, np.asarray(rows.tokens_BNL)[:, 0], 0)
     again, score_again_BN, _ = write_targets(

@@ -9,7 +9,7 @@ import pytest
 from support.tiny import drawn_params
 from support.tiny_model import TINY, random_translator
 
-from padir.decoding import Greedy, autoregressive, refine_batch
+from padir.decoding import Beam, autoregressive, refine_batch
 from padir.models import ModelConfig, Transformer
 from padir.models.params import in_model_dtype
 from padir.refinement import Padir, Uniform
@@ -76,7 +76,7 @@ def test_no_loop_converts_a_kernel(causal):
     model = Transformer(dataclasses.replace(BFLOAT16, causal=causal), IDS)
     params = drawn_params(model)
     if causal:
-        program = functools.partial(autoregressive.write_targets, model, search=Greedy(), max_length=8, seed=0)
+        program = functools.partial(autoregressive.write_targets, model, search=Beam(1), max_length=8, seed=0)
         jaxpr = jax.make_jaxpr(program)(params, SOURCE_BS, jnp.array([8, 8]))
     else:
         options = refine_batch.RefineOptions(8, Padir(), Uniform().full())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from padir.decoding.autoregressive import length_limits
-from padir.decoding.search import Beam, Greedy
+from padir.decoding.search import Beam
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.interop.ctranslate2 import Searcher, check_search
@@ -72,7 +72,7 @@ class Peer(System):
 
     def timed_stages(self, batch: TimedBatch) -> Iterator[tuple[str, Any]]:
         search = self.decoding.search
-        assert isinstance(search, Beam | Greedy)  # `of` has checked it
+        assert isinstance(search, Beam)  # `of` has checked it
         sources = self.source(batch).tokens
         yield "tokenise", sources
         if batch.target_lengths is not None:

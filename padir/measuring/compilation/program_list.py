@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from padir.decoding import autoregressive, refine_batch
 from padir.decoding.options import Decoding
-from padir.decoding.search import Beam, Greedy
+from padir.decoding.search import Beam
 from padir.distributed.sharding import DATA
 from padir.interop import stablehlo
 from padir.models.params import in_model_dtype, init_params
@@ -183,16 +183,15 @@ class _Programs:
 
     def search(self, shape: DecodeShape) -> Iterator[Program]:
         """Greedy search, or beam search for several hypotheses."""
-        search = self._search(shape)
         encoder = self._encoder(shape)
 
         def trace() -> jax.stages.Traced:
             inputs = self._source_BS(shape), self.ints(shape.batch_size)
-            options = {"search": search, "max_length": self._longest(shape), "seed": self.ints()}
+            options = {"search": Beam(shape.hypotheses), "max_length": self._longest(shape), "seed": self.ints()}
             return autoregressive.write_targets.trace(self.model, self.params, *inputs, **options)
 
         yield encoder
-        name = "greedy search" if isinstance(search, Greedy) else "beam search"
+        name = "greedy search" if shape.hypotheses == 1 else "beam search"
         yield Program(f"{name}, {shape}", trace, shape.tokens)
 
     def exported(self, shape: DecodeShape) -> Iterator[Program]:
@@ -218,9 +217,6 @@ class _Programs:
                 functools.partial(jax.jit(program).trace, *self.place(concrete)),
                 trips,
             )
-
-    def _search(self, shape: DecodeShape) -> Greedy | Beam:
-        return Greedy() if shape.hypotheses == 1 else Beam(shape.hypotheses)
 
     def _encoder(self, shape: DecodeShape) -> Program:
         source_BS = self._source_BS(shape)
