@@ -99,7 +99,8 @@ def best_logits(logits: Float[Array, "*B V"], count: int) -> tuple[Float[Array, 
     [1, 2]
     """
     by_maxima, by_top_k = (functools.partial(each, count=count) for each in (_maxima, _top_k))
-    return jax.lax.platform_dependent(logits, tpu=by_maxima, default=by_top_k)
+    on_gpu = by_maxima if count == 1 else by_top_k
+    return jax.lax.platform_dependent(logits, tpu=by_maxima, cuda=on_gpu, rocm=on_gpu, default=by_top_k)
 
 
 def _maxima(logits, count: int):
