@@ -131,7 +131,9 @@ def test_a_closed_standard_stream_is_told(short, monkeypatch, capsys, closed):
 def test_a_terminal_gets_no_control_characters(short, tmp_path, monkeypatch, capfd, terminal):
     """A model's pieces may hold anything, and a tab is the only control character that a file gets."""
     (tmp_path / "x").write_text("eins\n")
-    monkeypatch.setattr("padir.text.tokenizer.Tokenizer.decode", lambda self, ids: "\x1b]0;title\x07a\x9b2J\tb")
+    monkeypatch.setattr(
+        "padir.text.tokenizer.Tokenizer.decode", lambda self, ids, source=None: "\x1b]0;title\x07a\x9b2J\tb"
+    )
     monkeypatch.setattr("sys.stdout", open(os.dup(1), "w"))
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     assert main(["translate", "--model", str(short), "--num_steps", "1", "--input", str(tmp_path / "x")]) == 0
