@@ -104,7 +104,7 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
     if args.gin:
         from padir import config
 
-        changes = _bound_by_gin()
+        changes = bound_by_gin()
         config.check_overrides()
     said = vars(args) | chosen
     changes |= {name: said[name] for name in option_table() if said.get(name) is not None}
@@ -113,12 +113,8 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
     return default.changed(**changes)  # at once, because another mode takes up options of the card
 
 
-def with_gin(default: Decoding) -> Decoding:
-    """Decoding options with the values that gin binds, and the default's values for everything else."""
-    return default.changed(**_bound_by_gin())
-
-
-def _bound_by_gin() -> Any:
+def bound_by_gin() -> Any:
+    """The decoding options that gin binds, by name."""
     from padir import config
 
     configured = config.configured(Decoding)()

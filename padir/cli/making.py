@@ -9,6 +9,7 @@ from typing import Any
 
 from padir import config
 from padir.cli.arguments import (
+    bound_by_gin,
     check_options,
     chosen,
     decoding_of,
@@ -17,7 +18,6 @@ from padir.cli.arguments import (
     named_values,
     sharding_of,
     source_of,
-    with_gin,
 )
 from padir.cli.console import print_splits, tell, warn
 from padir.data.prepare import prepare
@@ -109,7 +109,7 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
 
     def validation() -> tuple[Any, TrainConfig, Any]:
         """Validation's decoding options, the training settings, and the validation function; raises if one is wrong."""
-        settings, decoding = config.configured(TrainConfig)(), with_gin(Decoding()).changed(**options)
+        settings, decoding = config.configured(TrainConfig)(), Decoding().changed(**(bound_by_gin() | options))
         model, objective = settings.model, settings.objective
         resolve(decoding, model, objective.corruption, objective.decoded_with(model))
         if decoding.shortlist is not None:

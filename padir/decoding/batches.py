@@ -133,7 +133,6 @@ def choose(
     batch: EncodedBatch,
     tried: Sequence[Sequence[Candidate]],
     drafts: Drafts,
-    lengths: Sequence[int] = (),
 ) -> list[Translation]:
     """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
 
@@ -141,14 +140,13 @@ def choose(
       tried: the candidates of each sentence.
       drafts: on the host, a row for each candidate; a sentence's further rows only pad the batch. Log-probability -inf
         means that a canvas has no further sentence.
-      lengths: allowed lengths of the rows that are read again (`padded_length`).
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
     if not loaded.card.config.readout.sized_by_target:
         rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
     rule = decoding.rule
-    hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts, lengths)
+    hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
     results, raw = [], []
     for b, score_N in enumerate(scores):
@@ -240,19 +238,14 @@ def not_finite() -> PadirError:
 
 
 def _hypotheses(
-    loaded: LoadedModel,
-    decoding: Decoding,
-    batch: EncodedBatch,
-    rows: list[list[int]],
-    drafts: Drafts,
-    lengths: Sequence[int],
+    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
 ) -> list[list[Hypothesis]]:
     """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
     length_log_prob_BM = on_host(log_probs(batch.encoded.length))
     read = decoding.rule.reads_text or decoding.n_best > 0
     again: dict[int, tuple[float, int]] = {}
     if isinstance(decoding.rule, CausalScore):
-        again = _read_again(loaded, decoding, batch, rows, drafts, lengths)
+        again = _read_again(loaded, decoding, batch, rows, drafts, decoding.rule.margin)
 
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
@@ -271,13 +264,13 @@ def _read_again(
     batch: EncodedBatch,
     rows: list[list[int]],
     drafts: Drafts,
-    lengths: Sequence[int],
+    margin: float | None,
 ) -> dict[int, tuple[float, int]]:
     """`Hypothesis.again` of the rows that a dual model's decoder reads, in one teacher-forced pass.
 
-    These are the rows of sentences whose two most likely hypotheses differ by less than the rule's margin.
+    These are the rows of sentences whose two most likely hypotheses differ by less than `margin`; None means all.
     """
-    size, margin = batch.source_BS.shape[0], getattr(decoding.rule, "margin", None)
+    size = batch.source_BS.shape[0]
     each = drafts.length_R.size // size
     several = [b for b, own in enumerate(rows) if len(own) > 1]
     close = [b for b in several if margin is None or _difference(drafts.log_prob_R[rows[b]]) < margin]
@@ -294,7 +287,8 @@ def _read_again(
         targets[place] = [*draft_tokens(loaded, decoding, *drafts.row(row)), EOS]
     width = drafts.tokens_RL.shape[1]
     if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
-        width = min(width, padded_length(max(map(len, targets)), lengths))
+        # Where targets fit into rows as long as those of sources, fewer programs are compiled.
+        width = min(width, padded_length(max(map(len, targets)), batch.source_BS.shape[1:]))
     target_RL = pad_rows(targets, width)
     with loaded.on_devices():
         causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)

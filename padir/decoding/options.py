@@ -180,15 +180,15 @@ class Decoding:
         """
         if unknown := changes.keys() - option_table().keys():
             raise _unknown(min(unknown))
-        if changes.get("mode") is None:
-            changes.pop("mode", None)
-        mode = changes.get("mode", self.mode)
-        if mode == self.mode:
+        asked_for = changes.get("mode")
+        changes["mode"] = mode = self.mode if asked_for is None else asked_for
+        if mode is None or mode == self.mode:
             return dataclasses.replace(self, **changes)
-        new = {*foreign(self.mode or "refine")} - {*foreign(mode or "refine")}
+        gone = foreign(mode)
+        new = {*foreign(self.mode or "refine")} - {*gone}
         unset = [name for name in new if getattr(self, name) == getattr(Decoding, name)]
         card = {name: self.card_options[name] for name in unset if name in self.card_options}
-        return dataclasses.replace(self.without(*foreign(mode or "refine")), **(card | changes))
+        return dataclasses.replace(self.without(*gone), **(card | changes))
 
     def without(self, *names: str) -> Decoding:
         """These options with the defaults for the named options."""
@@ -308,9 +308,9 @@ def default_decoding(card: ModelCard) -> Decoding:
         decoding = Decoding().changed(**own)  # with the options of all modes, to check every value
         if {*decoding.keep} - {*KINDS}:
             raise PadirError("a card cannot set patterns of keep")
-        for name in ("draws", "beam", "n_best", "brevity", "length_penalty"):
-            checks.within(0, 100, **{name: getattr(decoding, name)})
         checks.within(0, _MOST_STEPS, num_steps=decoding.num_steps)
+        checks.within(0, 64, draws=decoding.draws, beam=decoding.beam, n_best=decoding.n_best)
+        checks.within(0, 100, brevity=decoding.brevity, length_penalty=decoding.length_penalty)
         here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
         base = dataclasses.replace(Decoding(), card_options=own if decoding.mode else {})
         return base.changed(**here)

@@ -97,8 +97,7 @@ class RefiningPipeline:
         yield "lengths", tried
         drafts = self.refine(batch, tried)
         yield "refine", drafts
-        best = choose(self.loaded, self.decoding, batch, tried, drafts, self.lengths)
-        yield "choose and detokenise", best
+        yield "choose and detokenise", choose(self.loaded, self.decoding, batch, tried, drafts)
 
     def encode(self, source: SourceBatch) -> EncodedBatch:
         loaded = self.loaded

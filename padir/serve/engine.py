@@ -205,7 +205,7 @@ class Engine:
 
     def _pipeline(self, key: Key, n_best: int) -> Pipeline:
         own: Any = {"strategy": key.strategy} if key.strategy else {}
-        decoding = self.decoding.changed(mode=key.mode or self.decoding.mode, **own)
+        decoding = self.decoding.changed(mode=key.mode, **own)
         if key.num_steps is not None and key.top_k is not None:
             decoding = decoding.changed(num_steps=key.num_steps, top_k=key.top_k, n_best=n_best)
         pipeline = self.translator.pipeline(decoding, trace=key.trace)

@@ -465,7 +465,7 @@ class TestSteps:
         [
             *({"top_j": 3}, {"top_k": "3"}, {"num_steps": 0}, {"brevity": "x"}, [1], {"drop_repeats": "no"}),
             *({"batch_size": 10**9}, {"seed": 3}, {"num_steps": 2**31 - 1}, {"draws": 4096}, {"brevity": 1e308}),
-            *({"beam": 10**9}, {"n_best": 10**6}, {"length_penalty": 1e308}),
+            *({"beam": 10**9}, {"beam": 65}, {"n_best": 10**6}, {"length_penalty": 1e308}),
             *({"rerank": "/tmp"}, {"rerank": "gs://a/b"}, {"shortlist": "/etc/passwd"}, {"rerank": ["de_en"]}),
         ],
     )
