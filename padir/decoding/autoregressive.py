@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from padir.decoding.refine_batch import BUCKET, POSITIONS, padded_length
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
@@ -34,6 +36,7 @@ from padir.text.ids import Ids
 # The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
 # the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
+_NODES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of trees, so that few programs are compiled
 
 NextFn = Callable[..., tuple[Any, Any]]
 """Decoder function from (tokens_BNL, slot_BNL, position, cache) to (logits_BNV, cache): `tokens_BNL` holds the tokens
@@ -187,6 +190,82 @@ def score_targets(
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     return score_drafts(model, params, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS, target_RL)
+
+
+class PrefixTrees(NamedTuple):
+    """The N targets of each sentence as a tree: a node for each of their prefixes, in the order of a depth-first walk.
+
+    Attributes:
+      token_BU: the last token of each prefix; 0 for the empty prefix, which is the first node, and for padding.
+      depth_BU: the number of tokens of each prefix; 0 for padding.
+      next_BNU: the token that each target has after a prefix of its own; 0 after prefixes of other targets.
+    """
+
+    token_BU: Any
+    depth_BU: Any
+    next_BNU: Any
+
+    @staticmethod
+    def of(targets: Sequence[Sequence[list[int]]]) -> PrefixTrees:
+        """The trees of each sentence's targets, which are tokens with EOS; some may be empty.
+
+        >>> trees = PrefixTrees.of([[[7, 8, 1], [7, 9, 1]]])  # the prefixes are (), 7, 7 8 and 7 9
+        >>> trees.token_BU[0, :4].tolist(), trees.next_BNU[0, :, :4].tolist()
+        ([0, 7, 8, 9], [[7, 8, 1, 0], [7, 9, 0, 1]])
+        """
+        trees = [_tree(own) for own in targets]
+        width = padded_length(max(len(nodes) for nodes, _ in trees), _NODES)
+        token_BU, depth_BU = np.zeros((2, len(trees), width), np.int32)
+        next_BNU = np.zeros((len(trees), max(map(len, targets)), width), np.int32)
+        for b, (nodes, following) in enumerate(trees):
+            for u, node in enumerate(nodes):
+                token_BU[b, u], depth_BU[b, u] = node
+            for n, u, token in following:
+                next_BNU[b, n, u] = token
+        return PrefixTrees(token_BU, depth_BU, next_BNU)
+
+
+def _tree(targets: Sequence[list[int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+    """The last token and the depth of each node, and the token (target, node, token) that follows in each target."""
+    nodes: list[tuple[int, int]] = []
+    following: list[tuple[int, int, int]] = []
+    before: list[int] = []
+    path: list[int] = []  # the nodes of the target's prefixes
+    for n in sorted(range(len(targets)), key=targets.__getitem__):
+        target = targets[n]
+        path = path[: len(os.path.commonprefix([before, target])) + 1]
+        for depth in range(len(path), len(target)):
+            path.append(len(nodes))
+            nodes.append((target[depth - 1] if depth else 0, depth))
+        following += [(n, node, token) for node, token in zip(path, target, strict=False)]
+        before = target
+    return nodes, following
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def score_trees(
+    model: Transformer, params: Any, cross_kv: Any, source_segment_BS: Int[Array, "B S"], trees: PrefixTrees
+) -> Float[Array, "B N"]:
+    """A causal model's log-probability of each target, in one pass that reads each prefix once; 0 for empty targets.
+
+    Only the logits of some prefixes of each sentence are in memory at a time.
+    """
+    bound = model.bind({"params": params})
+    states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)
+    batch, nodes = trees.token_BU.shape
+    most = max(BUCKET, POSITIONS // batch)
+    some = max(n for n in range(BUCKET, nodes + 1, BUCKET) if nodes % n == 0 and n <= most)
+
+    def read(group):
+        states_BUD, next_BUN = group
+        logits_BUV = model.bind({"params": params}).logits(states_BUD)
+        at_next_BUN = jnp.take_along_axis(logits_BUV, next_BUN, axis=-1)
+        log_prob_BUN = at_next_BUN - jax.nn.logsumexp(logits_BUV, axis=-1, keepdims=True)
+        return jnp.where(next_BUN > 0, log_prob_BUN, 0.0).sum(1)
+
+    groups = states_BUD, trees.next_BNU.swapaxes(1, 2)
+    groups = jax.tree.map(lambda x: x.reshape(batch, -1, some, x.shape[-1]).swapaxes(0, 1), groups)
+    return jax.lax.map(read, groups).sum(0)
 
 
 @functools.partial(jax.jit, static_argnums=0)

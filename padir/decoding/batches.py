@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from padir.decoding.alignment import links
-from padir.decoding.autoregressive import score_drafts
+from padir.decoding.autoregressive import PrefixTrees, score_trees
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import Drafts, padded_length
+from padir.decoding.refine_batch import Drafts
 from padir.decoding.rerank import CausalScore, Hypothesis
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, broken, clean, without_repeats
@@ -25,7 +25,7 @@ from padir.errors import PadirError
 from padir.models.encoder import Encoded
 from padir.models.length import log_probs
 from padir.models.transformer import Transformer
-from padir.text.ids import EOS, pad_rows, sorted_batches
+from padir.text.ids import EOS, sorted_batches
 from padir.text.marks import Marked
 
 
@@ -145,7 +145,9 @@ def choose(
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
     if not loaded.card.config.readout.sized_by_target:
         rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
-    rule = decoding.rule
+    rule, counts = decoding.rule, [len(own) for own in rows]
+    if isinstance(rule, CausalScore) and rule.margin is not None:
+        rows = [_within(rule.margin, drafts.log_prob_R, own) for own in rows]
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
     results, raw = [], []
@@ -171,7 +173,7 @@ def choose(
                 length=int(drafts.length_R[best]),
                 passes=int(drafts.passes_R[best]),
                 oscillated=bool(drafts.oscillated_R[best]),
-                hypotheses=len(score_N),
+                hypotheses=counts[b],
                 read_again=hypotheses[b][0].again is not None,
                 whole_text=clean(loaded.tokenizer.decode(whole[0], source), source),
                 trace=_trace(loaded, decoding, drafts, best),
@@ -245,7 +247,7 @@ def _hypotheses(
     read = decoding.rule.reads_text or decoding.n_best > 0
     again: dict[int, tuple[float, int]] = {}
     if isinstance(decoding.rule, CausalScore):
-        again = _read_again(loaded, decoding, batch, rows, drafts, decoding.rule.margin)
+        again = _read_again(loaded, decoding, batch, rows, drafts)
 
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
@@ -258,52 +260,42 @@ def _hypotheses(
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
 
-def _read_again(
-    loaded: LoadedModel,
-    decoding: Decoding,
-    batch: EncodedBatch,
-    rows: list[list[int]],
-    drafts: Drafts,
-    margin: float | None,
-) -> dict[int, tuple[float, int]]:
-    """`Hypothesis.again` of the rows that a dual model's decoder reads, in one teacher-forced pass.
+def _within(margin: float, log_prob_R: np.ndarray, rows: list[int]) -> list[int]:
+    """The row with the greatest log-probability, and those less than `margin` below it; NaN stays."""
+    best = max(rows, key=log_prob_R.__getitem__)
+    return [row for row in rows if row == best or not log_prob_R[row] <= log_prob_R[best] - margin]
 
-    These are the rows of sentences whose two most likely hypotheses differ by less than `margin`; None means all.
-    """
-    size = batch.source_BS.shape[0]
-    each = drafts.length_R.size // size
+
+def _read_again(
+    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
+) -> dict[int, tuple[float, int]]:
+    """`Hypothesis.again` of the rows of sentences with several, which a dual model's decoder reads in one pass."""
     several = [b for b, own in enumerate(rows) if len(own) > 1]
-    close = [b for b in several if margin is None or _difference(drafts.log_prob_R[rows[b]]) < margin]
-    if not close:
+    if not several:
         return {}
-    # Few sizes of batches, so that few programs are compiled; rows that devices share stay where they are.
+    # Few sizes of batches, so that few programs are compiled; sentences that devices share stay where they are.
+    size = batch.source_BS.shape[0]
     some = [*range(size)]
-    if loaded.mesh is None and (room := 1 << (len(close) - 1).bit_length()) < size:
-        some = [*close, *[close[0]] * (room - len(close))]
-    place_of = {b: place for place, b in enumerate(some)}
-    found = {row: place_of[b] * each + n for b in close for n, row in enumerate(rows[b])}
-    targets: list[list[int]] = [[] for _ in range(len(some) * each)]
-    for row, place in found.items():
-        targets[place] = [*draft_tokens(loaded, decoding, *drafts.row(row)), EOS]
-    width = drafts.tokens_RL.shape[1]
-    if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
-        # Where targets fit into rows as long as those of sources, fewer programs are compiled.
-        width = min(width, padded_length(max(map(len, targets)), batch.source_BS.shape[1:]))
-    target_RL = pad_rows(targets, width)
+    if loaded.mesh is None and (room := 1 << (len(several) - 1).bit_length()) < size:
+        some = [*several, *[several[0]] * (room - len(several))]
+    most = drafts.length_R.size // size
+    targets: list[list[list[int]]] = [[[]] * most for _ in some]
+    places = {b: some.index(b) for b in several}
+    for b, place in places.items():
+        own = [[*draft_tokens(loaded, decoding, *drafts.row(row)), EOS] for row in rows[b]]
+        targets[place] = own + [[]] * (most - len(own))
     with loaded.on_devices():
         causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
         memory = batch.cross_kv, batch.encoded.segment_BS
         if len(some) < size:
             memory = jax.tree.map(lambda x: x[np.array(some)], memory)
-        log_prob_RL = score_drafts(causal, loaded.converted, *memory, loaded.place(target_RL))
-    log_prob_R, length_R = on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist()
-    return {row: (log_prob_R[place], length_R[place]) for row, place in found.items()}
-
-
-def _difference(log_prob_N: np.ndarray) -> float:
-    """Difference of the two largest log-probabilities."""
-    best = np.sort(log_prob_N)[::-1]
-    return float(best[0] - best[1])
+        trees = jax.tree.map(loaded.place, PrefixTrees.of(targets))
+        log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees))
+    return {
+        row: (float(log_prob_BN[place, n]), len(targets[place][n]))
+        for b, place in places.items()
+        for n, row in enumerate(rows[b])
+    }
 
 
 def draft_text(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any, source: str) -> str:

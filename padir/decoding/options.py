@@ -98,8 +98,8 @@ class Decoding:
         name of one that comes with padir), or a rule of your own. A single draft leaves no choice: "own" scores it,
         whichever rule is named.
       brevity: exponent b of rules that divide a log-probability by tokens ** b.
-      margin: the rule "causal" chooses only where the log-probabilities of the two most likely candidates differ by
-        less than this; elsewhere the most likely candidate wins. None chooses everywhere.
+      margin: the rule "causal" leaves out candidates whose log-probability is below the greatest one by this or more.
+        None leaves out none.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.
       blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
@@ -144,7 +144,7 @@ class Decoding:
     )
     brevity: checks.NotNegative = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
     margin: checks.NotNegative | None = _option(
-        None, "rerank causal: choose only where the two best candidates differ by less in log-probability", "refine"
+        None, "rerank causal: leave out candidates less likely than the best by this log-probability", "refine"
     )
     drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
     blank_penalty: checks.NotNegative = _option(0.0, "lowers the blank's logit: longer translations", "refine")

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.alignment import cross_attention
-from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets
+from padir.decoding.autoregressive import length_limits, score_targets, score_trees, write_targets
 from padir.decoding.batches import (
     Candidate,
     EncodedBatch,
@@ -56,7 +56,7 @@ from padir.models.params import in_model_dtype
 from padir.refinement.loop import steps
 from padir.text.ids import pad_rows, round_up, sorted_batches
 
-_JITTED = (encode, refine_drafts, write_targets, score_targets, score_drafts, cross_attention)
+_JITTED = (encode, refine_drafts, write_targets, score_targets, score_trees, cross_attention)
 PROGRAMS = ProgramCache(_JITTED, mappings)
 
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this

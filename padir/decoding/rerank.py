@@ -98,13 +98,13 @@ class OwnScore:
 class CausalScore:
     """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
 
-    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens; the encoder does
-    not run again.
+    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens. It reads what
+    several of them begin with once (`padir.decoding.autoregressive.PrefixTrees`). The encoder does not run again.
 
     Attributes:
       brevity: exponent of the number of tokens; 1 is the mean.
-      margin: the decoder reads a sentence's hypotheses only if the two that the refining side finds most likely differ
-        by less than this in log-probability; None reads all. The scores of other sentences are those log-probabilities.
+      margin: hypotheses whose log-probability is below the greatest one by this or more are left out; None leaves out
+        none. Where a single hypothesis is left, the decoder reads none, and its log-probability is the score.
     """
 
     brevity: checks.NotNegative = 1.0

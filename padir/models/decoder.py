@@ -139,8 +139,8 @@ class Decoder(nn.Module):
         position_PD = self.abs_pos_embed(jnp.arange(min(length, self.config.max_length)))
         return tuple(layer.positional(position_PD, position_BL) for layer in self.layers)
 
-    def __call__(self, x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic):
-        bias = self.relpos_bias(x.shape[1])
+    def __call__(self, x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic, index_BL=None):
+        bias = self.relpos_bias(x.shape[1], index_BL=index_BL)
         context_BLD = None
         if self.config.decontextualised:  # queries hold positions alone, keys and values in all layers also tokens
             context_BLD = self.dropout(self.context_norm(x + positional), deterministic=deterministic)

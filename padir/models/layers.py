@@ -143,14 +143,25 @@ class RelativePositionBias(nn.Module):
     bidirectional: bool = True
 
     @nn.compact
-    def __call__(self, length: int, position: Int[Array, ""] | None = None) -> Float[Array, "1 H _ L"]:
-        """Biases of all query positions, or of the one at `position`."""
+    def __call__(
+        self,
+        length: int,
+        position: Int[Array, ""] | None = None,
+        index_BL: Int[Array, "B L"] | None = None,
+    ) -> Float[Array, "_ H _ L"]:
+        """Biases of all query positions, or of the one at `position`.
+
+        Elements of `index_BL`, if given, are the positions of a row's queries and keys; otherwise these are 0 .. L - 1.
+        """
         shape, init = (self.num_heads, NUM_BUCKETS), nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
         table = named_param(self, "rel_embedding", init, shape, ("heads", "relpos_buckets"))
         index_L = np.arange(length)
         offset_LL = index_L[None, :] - index_L[:, None]
         bucket_LL = relative_position_bucket(offset_LL, bidirectional=self.bidirectional)
-        bucket = bucket_LL[None] if position is None else jnp.asarray(bucket_LL)[position[None, None]]
+        if index_BL is not None:
+            bucket = jnp.asarray(bucket_LL)[index_BL[:, :, None], index_BL[:, None, :]]
+        else:
+            bucket = bucket_LL[None] if position is None else jnp.asarray(bucket_LL)[position[None, None]]
         biases = jax.lax.platform_dependent(table, bucket, tpu=_take_by_product, default=_take)
         return jnp.moveaxis(biases, 0, 1)
 

@@ -214,6 +214,26 @@ class Transformer(nn.Module):
         mask_BLL = same_segment(segment_BL) & jnp.tri(target_BL.shape[1], dtype=bool)
         return self.decoder(x, cross_kv, None, mask_BLL, cross_mask(segment_BL, source_segment_BS), deterministic)
 
+    def prefix_states(
+        self,
+        token_BU: Int[Array, "B U"],
+        depth_BU: Int[Array, "B U"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+    ) -> Float[Array, "B U D"]:
+        """Decoder states of a causal model after each prefix of a tree (`padir.decoding.autoregressive.PrefixTrees`).
+
+        A prefix sees those prefixes that it continues, as in SpecInfer's tree attention (Miao et al., ASPLOS 2024).
+        """
+        self._require_causal()
+        node_U = jnp.arange(token_BU.shape[1])
+        # The nodes that continue node v are those behind it, before the next node that is not deeper.
+        ends_BUU = (node_U > node_U[:, None]) & (depth_BU[:, None, :] <= depth_BU[:, :, None])
+        end_BU = jnp.where(ends_BUU, node_U, node_U.size).min(-1)
+        mask_BUU = (node_U <= node_U[:, None]) & (node_U[:, None] < end_BU[:, None, :])
+        text_B1S = (source_segment_BS > 0)[:, None, :]
+        return self.decoder(self.token_embedder(token_BU), cross_kv, None, mask_BUU, text_B1S, True, depth_BU)
+
     def next_logits(
         self,
         token_BN: Int[Array, "B N"],

@@ -1,6 +1,7 @@
 """The causal model: cached and uncached, alone and in a batch, searching and scoring, agree."""
 
 import dataclasses
+import random
 
 import flax.traverse_util
 import jax
@@ -10,13 +11,20 @@ import pytest
 from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.decoding.autoregressive import generate, length_limits, score_targets, write_targets
+from padir.decoding.autoregressive import (
+    PrefixTrees,
+    generate,
+    length_limits,
+    score_targets,
+    score_trees,
+    write_targets,
+)
 from padir.decoding.search import Beam, Sampling
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer
 from padir.models.layers import RelativePositionBias, relative_position_bucket
 from padir.refinement.segments import sentence_keys
-from padir.text.ids import EOS
+from padir.text.ids import EOS, pad_rows
 
 SEARCHES = [Beam(1), Beam(3), Sampling(size=2)]
 SOURCES = rows_of([[pair] for pair in pairs([(4, 5), (6, 3), (3, 7), (7, 7)], length_token=False)], 8, 8)
@@ -119,6 +127,25 @@ class TestHypotheses:
         shared = score_targets(model, params, SOURCES.source_BS, target_RL)
         repeated = score_targets(model, params, jnp.repeat(SOURCES.source_BS, 2, axis=0), target_RL)
         np.testing.assert_allclose(shared, repeated, rtol=1e-4, atol=1e-4)
+
+    def test_trees_of_targets_have_the_scores_of_the_targets(self, causal):
+        """Targets that share a beginning or part early, an equal pair, and an empty one; 4 sentences."""
+        model, params = causal
+        draw = random.Random(0)
+        targets = [
+            [[*draw.choices((7, 8), k=draw.randint(0, 30)), EOS], [7, 8, 7, 9, EOS], [7, 8, EOS], [7, 8, EOS], []]
+            for _ in range(4)
+        ]
+        _, *inputs = memory(model, params, SOURCES.source_BS)
+        log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets))
+        target_RL = pad_rows([each for own in targets for each in own], 32)
+        expected_RL = score_targets(model, params, SOURCES.source_BS, target_RL)
+        np.testing.assert_allclose(log_prob_BN, expected_RL.sum(-1).reshape(4, 5), rtol=1e-4, atol=1e-4)
+
+    def test_a_prefix_of_several_targets_is_one_node(self):
+        trees = PrefixTrees.of([[[7, 8, 9, EOS], [7, 8, 9, EOS], [7, 8, 6, 9, EOS]], [[5, EOS]]])
+        assert trees.token_BU[:, :7].tolist() == [[0, 7, 8, 6, 9, 9, 0], [0, 5, 0, 0, 0, 0, 0]]
+        assert trees.depth_BU[:, :7].tolist() == [[0, 1, 2, 3, 4, 3, 0], [0, 1, 0, 0, 0, 0, 0]]
 
     def test_only_one_hypothesis_of_each_sentence_has_logits_in_memory(self):
         model, params = tiny_model(dataclasses.replace(IDS, vocab_size=8_192, num_embeddings=8_192), causal=True)

@@ -102,7 +102,7 @@ class TestPrefixBeam:
             assert best.trace[best.passes][0] == best.trace[-1][0]
             assert best.passes == 12 or best.trace[best.passes - 1] != best.trace[best.passes]
 
-    def test_the_causal_side_chooses_only_where_the_margin_is_small(self, dual):
+    def test_the_causal_side_chooses_among_sentences_within_the_margin(self, dual):
         def listed(**options):
             found = dual.translate(TEXTS, n_best=3, top_k=3, **HOW, **options)
             read.append([each.read_again for each in found])
@@ -111,14 +111,17 @@ class TestPrefixBeam:
         read = []
         own, always = listed(brevity=0.0), listed(rerank="causal")
         never = listed(rerank="causal", margin=0.0)
-        best = [sorted((score for _, score in row), reverse=True) for row in own]
-        apart = [first - second for first, second, *_ in best]
+        best = [max(score for _, score in row) for row in own]
+        apart = [top - sorted(score for _, score in row)[-2] for top, row in zip(best, own, strict=True)]
         middle = sum(sorted(apart)[1:3]) / 2
         some = listed(rerank="causal", margin=middle)
         assert read == [[False] * 4, [True] * 4, [False] * 4, [difference < middle for difference in apart]]
-        for row, difference in enumerate(apart):
-            near(never[row], own[row])
-            near(some[row], always[row] if difference < middle else own[row])
+        for row, top in enumerate(best):
+            assert [score for _, score in never[row]] == pytest.approx([top], abs=1e-4)
+            within = [text for text, score in own[row] if score > top - middle]
+            assert sorted(text for text, _ in some[row]) == sorted(within)
+            again = [score for _, score in (always if len(within) > 1 else never)[row]]
+            assert all(score == pytest.approx(min(again, key=lambda each: abs(each - score))) for _, score in some[row])
             assert dict(always[row]) != pytest.approx(dict(own[row]), abs=1e-2)
 
     def test_resolved_options_are_resolved_again(self, dual):
