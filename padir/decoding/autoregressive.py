@@ -24,19 +24,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from padir.decoding.refine_batch import BUCKET, POSITIONS, padded_length
+from padir.decoding.refine_batch import POSITIONS
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
 from padir.refinement.scores import forbid
 from padir.refinement.segments import sentence_keys
-from padir.text.ids import Ids
+from padir.text.ids import Ids, round_up
 
 # The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
 # the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
-_NODES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of trees, so that few programs are compiled
 
 NextFn = Callable[..., tuple[Any, Any]]
 """Decoder function from (tokens_BNL, slot_BNL, position, cache) to (logits_BNV, cache): `tokens_BNL` holds the tokens
@@ -206,15 +205,17 @@ class PrefixTrees(NamedTuple):
     next_BNU: Any
 
     @staticmethod
-    def of(targets: Sequence[Sequence[list[int]]]) -> PrefixTrees:
+    def of(targets: Sequence[Sequence[list[int]]], multiple: int) -> PrefixTrees:
         """The trees of each sentence's targets, which are tokens with EOS; some may be empty.
 
-        >>> trees = PrefixTrees.of([[[7, 8, 1], [7, 9, 1]]])  # the prefixes are (), 7, 7 8 and 7 9
-        >>> trees.token_BU[0, :4].tolist(), trees.next_BNU[0, :, :4].tolist()
-        ([0, 7, 8, 9], [[7, 8, 1, 0], [7, 9, 0, 1]])
+        U is a multiple of `multiple`, so that few programs are compiled.
+
+        >>> trees = PrefixTrees.of([[[7, 8, 1], [7, 9, 1]]], 4)  # the prefixes are (), 7, 7 8 and 7 9
+        >>> trees.token_BU.tolist(), trees.next_BNU.tolist()
+        ([[0, 7, 8, 9]], [[[7, 8, 1, 0], [7, 9, 0, 1]]])
         """
         trees = [_tree(own) for own in targets]
-        width = padded_length(max(len(nodes) for nodes, _ in trees), _NODES)
+        width = round_up(max(len(nodes) for nodes, _ in trees), multiple)
         token_BU, depth_BU = np.zeros((2, len(trees), width), np.int32)
         next_BNU = np.zeros((len(trees), max(map(len, targets)), width), np.int32)
         for b, (nodes, following) in enumerate(trees):
@@ -253,8 +254,7 @@ def score_trees(
     bound = model.bind({"params": params})
     states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)
     batch, nodes = trees.token_BU.shape
-    most = max(BUCKET, POSITIONS // batch)
-    some = max(n for n in range(BUCKET, nodes + 1, BUCKET) if nodes % n == 0 and n <= most)
+    some = max(n for n in range(1, nodes + 1) if nodes % n == 0 and (n == 1 or n * batch <= POSITIONS))
 
     def read(group):
         states_BUD, next_BUN = group

@@ -16,7 +16,7 @@ from padir.decoding.alignment import links
 from padir.decoding.autoregressive import PrefixTrees, score_trees
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import Drafts
+from padir.decoding.refine_batch import Drafts, padded_length
 from padir.decoding.rerank import CausalScore, Hypothesis
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, broken, clean, without_repeats
@@ -284,12 +284,17 @@ def _read_again(
     for b, place in places.items():
         own = [[*draft_tokens(loaded, decoding, *drafts.row(row)), EOS] for row in rows[b]]
         targets[place] = own + [[]] * (most - len(own))
+    width = drafts.tokens_RL.shape[1]
+    if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
+        # Where targets fit into rows as long as those of sources, fewer programs are compiled.
+        longest = max(len(target) for own in targets for target in own)
+        width = min(width, padded_length(longest, batch.source_BS.shape[1:]))
     with loaded.on_devices():
         causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
         memory = batch.cross_kv, batch.encoded.segment_BS
         if len(some) < size:
             memory = jax.tree.map(lambda x: x[np.array(some)], memory)
-        trees = jax.tree.map(loaded.place, PrefixTrees.of(targets))
+        trees = jax.tree.map(loaded.place, PrefixTrees.of(targets, width))
         log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees))
     return {
         row: (float(log_prob_BN[place, n]), len(targets[place][n]))

@@ -137,15 +137,15 @@ class TestHypotheses:
             for _ in range(4)
         ]
         _, *inputs = memory(model, params, SOURCES.source_BS)
-        log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets))
+        log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets, 32))
         target_RL = pad_rows([each for own in targets for each in own], 32)
         expected_RL = score_targets(model, params, SOURCES.source_BS, target_RL)
         np.testing.assert_allclose(log_prob_BN, expected_RL.sum(-1).reshape(4, 5), rtol=1e-4, atol=1e-4)
 
     def test_a_prefix_of_several_targets_is_one_node(self):
-        trees = PrefixTrees.of([[[7, 8, 9, EOS], [7, 8, 9, EOS], [7, 8, 6, 9, EOS]], [[5, EOS]]])
-        assert trees.token_BU[:, :7].tolist() == [[0, 7, 8, 6, 9, 9, 0], [0, 5, 0, 0, 0, 0, 0]]
-        assert trees.depth_BU[:, :7].tolist() == [[0, 1, 2, 3, 4, 3, 0], [0, 1, 0, 0, 0, 0, 0]]
+        trees = PrefixTrees.of([[[7, 8, 9, EOS], [7, 8, 9, EOS], [7, 8, 6, 9, EOS]], [[5, EOS]]], 7)
+        assert trees.token_BU.tolist() == [[0, 7, 8, 6, 9, 9, 0], [0, 5, 0, 0, 0, 0, 0]]
+        assert trees.depth_BU.tolist() == [[0, 1, 2, 3, 4, 3, 0], [0, 1, 0, 0, 0, 0, 0]]
 
     def test_only_one_hypothesis_of_each_sentence_has_logits_in_memory(self):
         model, params = tiny_model(dataclasses.replace(IDS, vocab_size=8_192, num_embeddings=8_192), causal=True)
