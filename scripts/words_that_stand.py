@@ -11,7 +11,7 @@ that enclose the right word, and the seconds.
 
 With --pairs, each of the first sentences of a test set gets a term: a word of the reference of at least five letters,
 linked to a source word by the model itself. Prints the share of terms used, BLEU, chrF and CPU seconds (all cores,
-without compiling) with and without.
+without compiling) without the terms, with them, and with the source word replaced by a placeholder for the term.
 
 With --aligned, prints precision, recall and alignment error rate of word alignments on pairs that were aligned by hand,
 for the pairs with even and odd numbers. Rules by hand: words that translate each other are linked, an auxiliary to the
@@ -31,6 +31,7 @@ from padir import Translator
 from padir.decoding.terms import missing
 from padir.metrics.scores import bleu, chrf
 from padir.text.marks import nests, units
+from padir.text.spans import edited
 
 NAMES = "Anneliese Brunhilde Yilmaz Nguyen Kowalski Bielefeld Szczecin Reykjavik Ouagadougou Quimby".split()
 KEEP = ("tags", "urls", "numbers", "|".join(NAMES))
@@ -156,39 +157,49 @@ def report(texts: list[str], words: list[str], results: list[str]) -> str:
 
 
 def measure_terms(name: str, source_file: str, target_file: str, count: int) -> None:
-    """Prints what terms of the references change."""
+    """Prints what terms of the references change, as terms and as placeholders in the source."""
     translator = Translator.load(name)
     pairs = list(zip(lines(source_file), lines(target_file), strict=True))[: 2 * count]
-    chosen = []
-    for (source, target), links in zip(pairs, translator.align(*zip(*pairs, strict=True), cut=units), strict=True):
-        own, theirs = ([text[begin:end] for begin, end in units(text)] for text in (source, target))
-        for s, t in links:
-            if (
-                len(own[s]) >= 5
-                and len(theirs[t]) >= 5
-                and own.count(own[s]) == 1
-                and [x for x, _ in links].count(s) == 1
-            ):
-                chosen.append((source, target, {own[s]: theirs[t]}))
-                break
-    chosen = chosen[:count]
-    sources, references, terms = map(list, zip(*chosen, strict=True))
+    sources, references, terms = map(list, zip(*with_terms(translator, pairs)[:count], strict=True))
+    in_place = [missing(own, source, "") for own, source in zip(terms, sources, strict=True)]
+    marked = [
+        edited(source, [edit._replace(text=f"⟦{edit.text}⟧") for edit in edits])
+        for source, edits in zip(sources, in_place, strict=True)
+    ]
     ways: dict[str, Any] = {"beam 5": {"mode": "causal", "beam": 5}, "greedy": {"mode": "causal", "beam": 1}}
     ways |= {"refine": {"mode": "refine"}} if translator.card.config.dual else {}
+    inputs: dict[str, Any] = {
+        "plain": {"texts": sources},
+        "terms": {"texts": sources, "terms": terms},
+        "placeholders": {"texts": marked, "keep": "⟦[^⟧]*⟧"},
+    }
     for way, options in ways.items():
-        for held in (False, True):
+        for kind, given in inputs.items():
             for _ in range(2):  # the first compiles
                 began = time.process_time()
-                results = translator.translate(sources, terms=terms if held else None, truncate=True, **options)
+                results = translator.translate(**given, truncate=True, **options)
             seconds = time.process_time() - began
-            texts = [each.text for each in results]
+            texts = [re.sub("[⟦⟧]", "", each.text) for each in results]
             used = sum(not missing(*each) for each in zip(terms, sources, texts, strict=True))
             scores = bleu(texts, references, translator.card.target_language), chrf(texts, references)
             print(
-                f"{name:9} {way:9} {'terms' if held else 'plain'}: {used} of {len(texts)} used,"
+                f"{name:9} {way:9} {kind:12}: {used} of {len(texts)} used,"
                 f" BLEU {scores[0].value:.1f}, chrF {scores[1].value:.1f}, {seconds:.1f} CPU s",
                 flush=True,
             )
+
+
+def with_terms(translator: Translator, pairs: list[tuple[str, str]]) -> list[tuple[str, str, dict[str, str]]]:
+    """The pairs that have a term: a word of each side, which stands once and which the model links alone."""
+    found = []
+    for (source, target), links in zip(pairs, translator.align(*zip(*pairs, strict=True), cut=units), strict=True):
+        own, theirs = ([text[begin:end] for begin, end in units(text)] for text in (source, target))
+        for s, t in links:
+            linked_once = [x for x, _ in links].count(s) == 1
+            if len(own[s]) >= 5 and len(theirs[t]) >= 5 and own.count(own[s]) == 1 and linked_once:
+                found.append((source, target, {own[s]: theirs[t]}))
+                break
+    return found
 
 
 def measure_alignments(name: str, file: str) -> None:

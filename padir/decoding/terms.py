@@ -15,6 +15,7 @@ Terms do not apply inside the spans of `Decoding.keep`, which stay as they are.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -80,18 +81,19 @@ def missing(terms: Terms, source: str, target: str) -> list[Edit]:
     """
     found: list[Edit] = []
     for own in sorted(terms, key=len, reverse=True):
-        match = _find(own, source)
+        match = _pattern(own).search(source)
         if match and all(match.end() <= other.begin or other.end <= match.start() for other in found):
             found.append(Edit(*match.span(), terms[own]))
-    return sorted(edit for edit in found if not _find(edit.text, target))
+    return sorted(edit for edit in found if not _pattern(edit.text).search(target))
 
 
-def _find(words_of: str, text: str) -> re.Match[str] | None:
-    """The first place of words in a text; scripts without spaces have no ends of words."""
+@functools.lru_cache(100_000)  # a long list of terms is looked for in every text
+def _pattern(words_of: str) -> re.Pattern[str]:
+    """The words in any case; scripts without spaces have no ends of words."""
     word = re.escape(words_of.strip())
     if words_of.isascii() or len(words(words_of)) < len(words_of.strip()):
         word = rf"(?<![^\W_]){word}(?![^\W_])"
-    return re.search(word, text, re.IGNORECASE)
+    return re.compile(word, re.IGNORECASE)
 
 
 def hold_terms(
@@ -155,8 +157,8 @@ def _edits(
     edits = {}
     for (i, own), pair, numbers in zip(absent.items(), pairs, linked, strict=True):
         source, text = map(bare, pair)
-        targets = [target for word, target in terms[i].items() if _find(word, source)]
-        present = [match.span() for target in targets if (match := _find(target, text))]
+        every = [_pattern(edit.text).search(text) for edit in missing(terms[i], source, "")]
+        present = [match.span() for match in every if match]
         kept = [span[:2] for span in find(pair[1], decoding.keep)]
         placing = Placing(*pair, numbers, [Edit(*span, "") for span in present + kept])
         edits[i] = sorted(placing.word(edit) for edit in own)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import os
 import re
@@ -303,9 +304,12 @@ class NonWords:
         """
         lines = checks.strings("lines", references if self.of_references else hypotheses)
         wrong = [not self.known.issuperset(words(line)) for line in lines]
+        return Score(self.name, 100 * sum(wrong) / max(len(wrong), 1), self._signature)
+
+    @functools.cached_property
+    def _signature(self) -> str:
         digest = hashlib.sha256("\n".join(sorted(self.known)).encode()).hexdigest()[:8]
-        signature = f"case:folded|list:{len(self.known)}|sha256:{digest}"
-        return Score(self.name, 100 * sum(wrong) / max(len(wrong), 1), signature)
+        return f"case:folded|list:{len(self.known)}|sha256:{digest}"
 
 
 def words(line: str) -> list[str]:

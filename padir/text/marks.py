@@ -114,10 +114,10 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
     bare = edited(text, [Edit(begin, end, " ") for begin, end, _ in found])
     words = {bare[begin:end] for begin, end in units(bare)}
     stand_ins = iter([each for each in (*_LETTERS, *map(str, range(12, 100))) if each not in {*words, *spans}])
-    parts, edits, done = [], [], 0
+    made, edits, done = "", [], 0
     for k, (span, (begin, end, _)) in enumerate(zip(spans, found, strict=True)):
-        before, done = text[done:begin], end
-        parts.append(before)
+        made += text[done:begin]
+        done = end
         if placeholders and k < len(MARKS):
             own = MARKS[k]
         elif _MARKUP.fullmatch(span):
@@ -126,17 +126,15 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
             own = span  # models copy short numbers
         else:
             own = next(stand_ins, "")
-        place = sum(map(len, parts))
-        edits.append(Edit(place, place + len(own), span))
-        follows = text[end : end + 1]
-        if own:
-            parts.append(own)
-        elif follows.isspace() and not "".join(parts)[-1:].strip():
+        edits.append(Edit(len(made), len(made) + len(own), span))
+        made += own
+        before, follows = made[-1:], text[end : end + 1]
+        if not own and follows.isspace() and not before.strip():
             done += 1  # one space of two
-        elif before[-1:].strip() and follows.isalnum():
+        elif not own and follows.isalnum() and before.strip():
             is_void = _TAG.fullmatch(span) and not _element(span)
-            parts.append(" " if is_void or not before[-1].isalnum() else "")
-    return Marked("".join([*parts, text[done:]]) if any(map(str.isalnum, bare)) else "", text, tuple(edits))
+            made += " " if is_void or not before.isalnum() else ""
+    return Marked(made + text[done:] if any(map(str.isalnum, bare)) else "", text, tuple(edits))
 
 
 def _element(span: str) -> tuple[str, bool] | None:
@@ -209,11 +207,11 @@ class Placing:
     def tags(self, tags: Sequence[Edit]) -> list[Edit]:
         """Insertions of tags; elements nest as they do in the source."""
         edits: list[Edit] = []
-        self._insert(tags, 0, len(self._units), len(self._text), edits)
+        self._insert(tags, 0, len(self._units), edits)
         return edits
 
-    def _insert(self, tags: Sequence[Edit], low: int, high: int, most: int, edits: list[Edit]) -> None:
-        """Adds tags between the units low .. high - 1 and before the character `most`, each behind the one before."""
+    def _insert(self, tags: Sequence[Edit], low: int, high: int, edits: list[Edit]) -> None:
+        """Adds tags between the units low .. high - 1, each behind the one before."""
         partner, free = _pairs(tag.text for tag in tags), {*range(low, high)}
         full: list[tuple[int, int, int]] = []  # begin and end of units, number of the tag
         empty: list[int] = []
@@ -233,15 +231,14 @@ class Placing:
             placed.append((at, at, k))
 
         def add(k: int, at: int) -> None:
-            at = max(min(at, most), edits[-1].begin if edits else 0)
+            at = max(min(at, self._ends[high]), edits[-1].begin if edits else 0)
             edits.append(Edit(at, at, tags[k].text))
 
         for begin, end, k in sorted(placed):
             add(k, self._ends[begin] if begin == end and self._adjoins(tags[k]) else self._begins[begin])
             if k in partner:
-                last = max(self._ends[end], edits[-1].begin) if begin < end else edits[-1].begin
-                self._insert(tags[k + 1 : partner[k]], begin, end, last, edits)
-                add(partner[k], last)
+                self._insert(tags[k + 1 : partner[k]], begin, end, edits)
+                add(partner[k], self._ends[end])
 
     def _run(self, begin: int, end: int, free: set[int]) -> tuple[int, int] | None:
         """Begin and end of the longest run of free units that translate characters begin .. end - 1 of the source.

@@ -8,7 +8,6 @@ from support.tiny_model import random_translator, same
 from padir import Decoding, Translation, Translator
 from padir.decoding.terms import _edits, missing, read_terms
 from padir.errors import PadirError
-from padir.text.marks import Placing
 from padir.text.spans import edited
 
 TERMS = {"eins": "seven", "zwei drei": "zero nine", "Zehn": "ten"}
@@ -20,13 +19,6 @@ def test_missing_terms_are_found():
     assert missing({"Haus": "home", "Haus am See": "lake house"}, "Haus am See", "the house") == [(0, 11, "lake house")]
     assert missing({"桌面": "desktop"}, "使用桌面环境", "use it") == [(2, 4, "desktop")]
     assert missing({"Haus": "house"}, "Hausboot", "boat") == [] == missing({"Haus": "house"}, "Haus", "A HOUSE.")
-
-
-def test_a_term_replaces_the_words_that_are_linked_to_its_source():
-    source, target = "der Hund schläft", "the dog sleeps."
-    (term,) = missing({"Hund": "hound"}, source, target)
-    assert edited(target, [Placing(source, target, [0, 1, 2, 2]).word(term)]) == "the hound sleeps."
-    assert edited(target, [Placing(source, target, [0, 0, 0, 0]).word(term)]) == "the dog sleeps hound."
 
 
 @pytest.mark.parametrize(

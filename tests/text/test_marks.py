@@ -55,6 +55,7 @@ def well_formed(text):
         ("Um 17:30 an 5 km, 12345678901 und 5 und 5, 70", "Um X an Z, Q und Y und V, 70"),
         (" ".join(map(str, range(100, 109))) + " eins", "X Z Q Y V W K J 12 eins"),
         ("Eins.<br>Zwei <br/> drei", "Eins. Zwei drei"),
+        ("www.x.org<br>eins.<br><hr>Zwei", "X eins. Zwei"),
         ("<b>www.x.org</b> 5", ""),
         ("<b>www.x.org</b> heute", "X heute"),
         ("Guten Tag", None),
@@ -150,3 +151,5 @@ def test_a_word_goes_neither_into_a_span_nor_into_another_word():
     assert edited("x www.x.org y", [place.word(Edit(2, 3, "B"))]) == "x www.x.org B y"
     both = Placing("a b", "x y", [0, 0])
     assert edited("x y", [both.word(Edit(0, 1, "A")), both.word(Edit(2, 3, "B"))]) == "A B"
+    last = Placing("a b", "x.", [0, 0])
+    assert edited("x.", [last.word(Edit(2, 3, "B"))]) == "x B."
