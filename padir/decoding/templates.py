@@ -122,15 +122,13 @@ def templates_of(template: str | Sequence[str | Template], count: int, tokenizer
 
 
 def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
-    """The options in a mode that can hold the templates, or terms if there are none.
-
-    A message names another mode for templates; terms become templates where a sentence misses one.
+    """The options in a mode that can hold the templates; a message names another mode.
 
     Raises:
       PadirError: the model has no such mode, or the options exclude templates.
     """
     if decoding.shortlist is not None:
-        raise PadirError("a template or terms need all ids: leave the shortlist out")
+        raise PadirError("a template needs all ids: leave the shortlist out")
     prefixes = all(each.prefix is not None for each in templates)
     modes = ["refine"] if not config.causal and config.readout.sized_by_target else []
     if (config.causal or config.dual) and prefixes:
@@ -149,6 +147,5 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
         decoding = dataclasses.replace(decoding, drop_repeats=False)  # it would drop fixed text
     if chosen == mode:
         return decoding
-    if templates:
-        _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
+    _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
     return decoding.changed(mode=chosen)

@@ -2,12 +2,11 @@
 
 1. A sentence is translated without its terms. If the translation has all of them, it is the result. Once is enough,
    however often the source words stand in the sentence.
-2. Else each missing term is placed by word alignment (`Placing`), in place of the words that translate its source
-   words.
-3. The sentence is translated again around the terms, which the canvas of a refining model holds (`Template`). A model
-   that writes from left to right continues after the first missing term.
-   A sentence with spans of `Decoding.keep` is not translated again, because the model reads marks in their places.
-4. A term that is missing even then replaces its aligned words in the text.
+2. Else word alignment finds the words that translate the source words of each missing term (`Placing`).
+3. Where a canvas can hold words, the sentence is refined again around the terms (`Template`). A sentence with spans of
+   `Decoding.keep` is not, because the model reads marks in their places.
+4. A term that is still missing replaces its aligned words in the text. For a model that writes from left to right, this
+   step is enough: to continue after the term instead costs 3 times as much and gains half a point of BLEU.
 
 Terms do not apply inside the spans of `Decoding.keep`, which stay as they are.
 """
@@ -24,7 +23,7 @@ from typing import Any
 
 from padir.decoding.alignment import links, words
 from padir.decoding.options import Decoding
-from padir.decoding.templates import Template, able
+from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import Marked, Placing
@@ -113,22 +112,19 @@ def hold_terms(
       translator: a `Translator`, which translates again.
       marked: the spans of the texts that stay, None for a text without any.
       results: its translations without terms.
-      decoding: its options, which may be of a mode that holds no terms (`padir.decoding.templates.able`).
+      decoding: its options.
       truncate, trace: as in `Translator.translate`.
     """
-    made, refines = [*results], translator.refines(able(decoding, [], translator.card.config))
+    made, around, config = [*results], {}, translator.card.config
     edits = _edits(translator, texts, made, decoding, terms)
-    around = {i: _around(translator, made[i].text, own, refines) for i, own in edits.items() if marked[i] is None}
-    around = {i: own for i, own in around.items() if own.least <= translator.card.config.max_length}
+    if translator.refines(decoding) and config.readout.sized_by_target:
+        around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
+        around = {i: own for i, own in around.items() if own.least <= config.max_length}
     if around:
-        # One candidate is enough, because the length or the beginning is known.
-        single = decoding.without("top_k", "adjacent", "draws", "rerank", "brevity", "margin")
+        # One candidate is enough, because the length is known. The terms may be outside a shortlist.
+        single = decoding.without("top_k", "adjacent", "draws", "rerank", "brevity", "margin", "shortlist")
         again = translator.translate(
-            [texts[i] for i in around],
-            single if refines else dataclasses.replace(single, beam=1),
-            template=[*around.values()],
-            truncate=truncate,
-            trace=trace and refines,
+            [texts[i] for i in around], single, template=[*around.values()], truncate=truncate, trace=trace
         )
         for i, result in zip(around, again, strict=True):
             made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
@@ -165,12 +161,9 @@ def _edits(
     return edits
 
 
-def _around(translator: Any, text: str, edits: Sequence[Edit], refines: bool) -> Template:
-    """A template of the terms: with gaps of the lengths that the text has, or a prefix up to the first term."""
+def _around(translator: Any, text: str, edits: Sequence[Edit]) -> Template:
+    """A template of the terms, with gaps of the lengths that the text has."""
     encode = translator.tokenizer.encode
-    if not refines:
-        begin, _, term = edits[0]
-        return Template((tuple(encode(text[:begin].rstrip() + " " + term.strip() if begin else term)), 0))
     parts: list[tuple[int, ...] | int] = []
     end = 0
     for edit in [*edits, Edit(len(text), len(text), "")]:

@@ -148,11 +148,10 @@ class Translator:
         decoding = asked(self.decoding, decoding, self.card.config, changes)
         terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
         templates = [] if template is None else templates_of(template, len(texts), self.tokenizer)
-        if template is not None or terms is not None:
-            held = able(decoding, templates, self.card.config)
-            decoding = decoding if template is None else held  # few sentences miss a term
+        if template is not None:
+            decoding = able(decoding, templates, self.card.config)
         pipeline = self.pipeline(decoding, trace=trace)
-        if align:
+        if align or terms is not None:
             self.loaded.reader("align words")
         if target_lengths is not None:
             target_lengths = [*target_lengths]

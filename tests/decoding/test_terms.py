@@ -1,11 +1,11 @@
 """Terms: target words that must stand where source words stand."""
 
-import dataclasses
-
+import numpy as np
 import pytest
 from support.tiny_model import random_translator, same
 
 from padir import Decoding, Translation, Translator
+from padir.decoding.shortlist import Shortlist
 from padir.decoding.terms import _edits, missing, read_terms
 from padir.errors import PadirError
 from padir.text.spans import edited
@@ -22,27 +22,30 @@ def test_missing_terms_are_found():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "options"),
-    [({}, {"top_k": 3}), ({}, {"num_steps": 1}), ({"causal": True}, {"beam": 2})]
-    + [({"dual": True}, {"mode": "causal"}), ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0})]
-    + [({"length_head": "ctc", "dual": True, "max_length": 48}, {})],
+    ("sizes", "options", "again"),
+    [
+        ({}, {"top_k": 3}, True),
+        ({}, {"num_steps": 1}, True),
+        ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0}, True),
+        ({"dual": True}, {"mode": "causal"}, False),
+        ({"causal": True}, {"beam": 2}, False),
+        ({"length_head": "ctc", "dual": True, "max_length": 48}, {}, False),
+    ],
 )
-def test_every_term_stands_in_every_mode(tokenizer, sizes, options):
+def test_every_term_stands_in_every_mode(tokenizer, sizes, options, again):
     translator = random_translator(tokenizer, **({"max_length": 32} | sizes))
     results = translator.translate(TEXTS, terms=TERMS, **options)
     assert [missing(TERMS, text, result.text) for text, result in zip(TEXTS, results, strict=True)] == [[]] * 6
     plain = translator.translate(TEXTS, **options)
     same([results[i] for i in (2, 4, 5)], [plain[i] for i in (2, 4, 5)])
+    assert (results[0].passes > plain[0].passes) == again
 
 
-@pytest.mark.parametrize(("terms", "count"), [({"hundert": "ten"}, 0), (TERMS, 1)])
-def test_another_mode_is_named_only_if_a_sentence_misses_a_term(tokenizer, caplog, terms, count):
-    made = random_translator(tokenizer, length_head="ctc", dual=True, max_length=48)
-    card = dataclasses.replace(made.card, decoding={"mode": "refine", "beam": 3})
-    results = Translator(made.params, card, tokenizer).translate(TEXTS, terms=terms)
-    assert {each.hypotheses for each in results if each.passes} == {1}  # the other mode takes no beam of the card
-    named = [text for text in caplog.messages if "in the mode 'causal', because 'refine' cannot" in text]
-    assert len(named) == count
+def test_terms_may_be_outside_a_shortlist(tokenizer):
+    ids_N = np.arange(tokenizer.ids.end_regular, dtype=np.int32)
+    shortlist = Shortlist(tokenizer.sha256, ids_N[:, None], ids_N[:0], 0)
+    (result,) = random_translator(tokenizer).translate(TEXTS[:1], terms=TERMS, shortlist=shortlist)
+    assert missing(TERMS, TEXTS[0], result.text) == []
 
 
 def test_terms_and_spans_stand_together(tokenizer):
@@ -97,5 +100,5 @@ def test_what_cannot_be_held_is_refused(tokenizer):
         translator.translate(TEXTS, terms=[TERMS])
     with pytest.raises(PadirError, match="a template and terms exclude each other"):
         translator.translate(TEXTS, terms=TERMS, template="one ___")
-    with pytest.raises(PadirError, match="a CTC model cannot hold these words"):
+    with pytest.raises(PadirError, match="a CTC model cannot align words"):
         random_translator(tokenizer, length_head="ctc", max_length=48).translate(TEXTS, terms=TERMS)
