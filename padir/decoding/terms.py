@@ -157,7 +157,7 @@ def _edits(
         present = [match.span() for match in every if match]
         kept = [span[:2] for span in find(pair[1], decoding.keep)]
         placing = Placing(*pair, numbers, [Edit(*span, "") for span in present + kept])
-        edits[i] = sorted(placing.word(edit) for edit in own)
+        edits[i] = sorted((placing.word(edit) for edit in own), key=lambda edit: edit[:2])
     return edits
 
 

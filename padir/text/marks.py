@@ -190,15 +190,18 @@ class Placing:
         free = {t for t, (begin, _) in enumerate(self._units) if self._outside(begin) == begin}
         run = self._run(edit.begin, edit.end, free)
         if run and self._is_word[run[0]]:
-            self._taken.append(Edit(self._begins[run[0]], self._ends[run[1]], edit.text))
-            return self._taken[-1]
-        at = self._near(edit, 0, len(self._units))
-        while 0 < at and not self._is_word[at - 1]:
-            at -= 1  # before punctuation
-        place = self._outside(self._ends[at] if at else self._begins[0])
-        follows = self._text[place:]
-        after = " " if follows[:1].isalnum() or (follows and not place) else ""
-        return Edit(place, place, (" " if place else "") + edit.text + after)
+            placed = Edit(self._begins[run[0]], self._ends[run[1]], edit.text)
+        else:
+            at = self._near(edit, 0, len(self._units))
+            while 0 < at and not self._is_word[at - 1]:
+                at -= 1  # before punctuation
+            place = self._outside(self._ends[at] if at else self._begins[0])
+            follows = self._text[place:]
+            before = " " if place or (self._taken and not follows) else ""
+            after = " " if follows[:1].isalnum() or (follows and not place) else ""
+            placed = Edit(place, place, before + edit.text + after)
+        self._taken.append(placed)
+        return placed
 
     def _outside(self, place: int) -> int:
         """The place itself, or the end of what is taken there."""

@@ -87,7 +87,7 @@ def test_copies_are_left_out_and_lost_words_placed():
     assert finished(source, "See X X today") == "See www.x.org  today"
     assert finished(source, "See Hex today", "Hex=X") == "See www.x.org today"  # in place of what translates the mark
     assert finished(source, "See today.", "See=Siehe today=heute") == "See www.x.org today."
-    assert finished(source, "") == "www.x.org"
+    assert finished("Siehe www.x.org und a@b.de", "") == "www.x.org a@b.de"
     assert finished("Um 7 kommen sieben", "At 7, 7 come") == "At 7, 7 come"  # the second is a translation
     assert finished("Nimm 17 mit", "Take 17,17,1 along", "17,17,1=17") == "Take 17 along"
 
