@@ -136,8 +136,9 @@ def run_average(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_distill(args: argparse.Namespace) -> dict[str, Any] | None:
-    sharding, decoding = sharding_of(args), decoding_of(args)
+    sharding, _ = sharding_of(args), decoding_of(args)  # wrong numbers are refused before the model is loaded
     teacher = Teacher.load(args.model, sharding)
+    decoding = decoding_of(args, teacher.translator.decoding)
     if args.ctranslate2:
         engine = CTranslate2Translator(teacher.translator, args.ctranslate2)
         teacher = dataclasses.replace(teacher, translator=engine, engine=engine.name)

@@ -24,18 +24,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from padir.decoding.refine_batch import POSITIONS
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
 from padir.refinement.scores import forbid
 from padir.refinement.segments import sentence_keys
-from padir.text.ids import Ids, round_up
+from padir.text.ids import Ids
 
 # The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
 # the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
+_TIMES = (1, 2, 3, 4, *(n << k for k in range(1, 30) for n in (3, 4)))  # 1, 2, 3, 4, 6, 8, 12, 16, ...
 
 NextFn = Callable[..., tuple[Any, Any]]
 """Decoder function from (tokens_BNL, slot_BNL, position, cache) to (logits_BNV, cache): `tokens_BNL` holds the tokens
@@ -208,14 +208,15 @@ class PrefixTrees(NamedTuple):
     def of(targets: Sequence[Sequence[list[int]]], multiple: int) -> PrefixTrees:
         """The trees of each sentence's targets, which are tokens with EOS; some may be empty.
 
-        U is a multiple of `multiple`, so that few programs are compiled.
+        U is one of few multiples of `multiple`, which no target exceeds, so that few programs are compiled.
 
         >>> trees = PrefixTrees.of([[[7, 8, 1], [7, 9, 1]]], 4)  # the prefixes are (), 7, 7 8 and 7 9
         >>> trees.token_BU.tolist(), trees.next_BNU.tolist()
         ([[0, 7, 8, 9]], [[[7, 8, 1, 0], [7, 9, 0, 1]]])
         """
         trees = [_tree(own) for own in targets]
-        width = round_up(max(len(nodes) for nodes, _ in trees), multiple)
+        most = max(len(nodes) for nodes, _ in trees)
+        width = next(times * multiple for times in _TIMES if times * multiple >= most)
         token_BU, depth_BU = np.zeros((2, len(trees), width), np.int32)
         next_BNU = np.zeros((len(trees), max(map(len, targets)), width), np.int32)
         for b, (nodes, following) in enumerate(trees):
@@ -243,28 +244,26 @@ def _tree(targets: Sequence[list[int]]) -> tuple[list[tuple[int, int]], list[tup
     return nodes, following
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, static_argnames="group")
 def score_trees(
-    model: Transformer, params: Any, cross_kv: Any, source_segment_BS: Int[Array, "B S"], trees: PrefixTrees
+    model: Transformer, params: Any, cross_kv: Any, source_segment_BS: Int[Array, "B S"], trees: PrefixTrees, group: int
 ) -> Float[Array, "B N"]:
     """A causal model's log-probability of each target, in one pass that reads each prefix once; 0 for empty targets.
 
-    Only the logits of some prefixes of each sentence are in memory at a time.
+    Only the logits of `group` prefixes of each sentence, a divisor of U, are in memory at a time.
     """
     bound = model.bind({"params": params})
     states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)
-    batch, nodes = trees.token_BU.shape
-    some = max(n for n in range(1, nodes + 1) if nodes % n == 0 and (n == 1 or n * batch <= POSITIONS))
 
-    def read(group):
-        states_BUD, next_BUN = group
+    def read(some):
+        states_BUD, next_BUN = some
         logits_BUV = model.bind({"params": params}).logits(states_BUD)
         at_next_BUN = jnp.take_along_axis(logits_BUV, next_BUN, axis=-1)
         log_prob_BUN = at_next_BUN - jax.nn.logsumexp(logits_BUV, axis=-1, keepdims=True)
         return jnp.where(next_BUN > 0, log_prob_BUN, 0.0).sum(1)
 
     groups = states_BUD, trees.next_BNU.swapaxes(1, 2)
-    groups = jax.tree.map(lambda x: x.reshape(batch, -1, some, x.shape[-1]).swapaxes(0, 1), groups)
+    groups = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, group, x.shape[-1]).swapaxes(0, 1), groups)
     return jax.lax.map(read, groups).sum(0)
 
 

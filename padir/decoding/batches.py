@@ -145,9 +145,7 @@ def choose(
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
     if not loaded.card.config.readout.sized_by_target:
         rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
-    rule, counts = decoding.rule, [len(own) for own in rows]
-    if isinstance(rule, CausalScore) and rule.margin is not None:
-        rows = [_within(rule.margin, drafts.log_prob_R, own) for own in rows]
+    rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
     results, raw = [], []
@@ -155,7 +153,9 @@ def choose(
         if not np.isfinite(drafts.log_prob_R[rows[b]]).all():
             raise not_finite()
         source = batch.source.texts[b]
-        ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties keep their order
+        # What the causal side did not read comes last; ties keep their order.
+        order = [(each.again is not None, score) for each, score in zip(hypotheses[b], score_N, strict=True)]
+        ranked = sorted(range(len(order)), key=order.__getitem__, reverse=True)
         texts = (
             loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n])), source) for n in ranked
         )
@@ -173,8 +173,8 @@ def choose(
                 length=int(drafts.length_R[best]),
                 passes=int(drafts.passes_R[best]),
                 oscillated=bool(drafts.oscillated_R[best]),
-                hypotheses=counts[b],
-                read_again=hypotheses[b][0].again is not None,
+                hypotheses=len(score_N),
+                read_again=any(each.again is not None for each in hypotheses[b]),
                 whole_text=clean(loaded.tokenizer.decode(whole[0], source), source),
                 trace=_trace(loaded, decoding, drafts, best),
                 candidates=tuple((hypotheses[b][n].text, score_N[n]) for n in listed),
@@ -247,7 +247,7 @@ def _hypotheses(
     read = decoding.rule.reads_text or decoding.n_best > 0
     again: dict[int, tuple[float, int]] = {}
     if isinstance(decoding.rule, CausalScore):
-        again = _read_again(loaded, decoding, batch, rows, drafts)
+        again = _read_again(loaded, decoding, batch, rows, drafts, decoding.rule.margin)
 
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
@@ -260,29 +260,33 @@ def _hypotheses(
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
 
-def _within(margin: float, log_prob_R: np.ndarray, rows: list[int]) -> list[int]:
-    """The row with the greatest log-probability, and those less than `margin` below it; NaN stays."""
-    best = max(rows, key=log_prob_R.__getitem__)
-    return [row for row in rows if row == best or not log_prob_R[row] <= log_prob_R[best] - margin]
-
-
 def _read_again(
-    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
+    loaded: LoadedModel,
+    decoding: Decoding,
+    batch: EncodedBatch,
+    rows: list[list[int]],
+    drafts: Drafts,
+    margin: float | None,
 ) -> dict[int, tuple[float, int]]:
-    """`Hypothesis.again` of the rows of sentences with several, which a dual model's decoder reads in one pass."""
-    several = [b for b, own in enumerate(rows) if len(own) > 1]
-    if not several:
+    """`Hypothesis.again` of the rows that a dual model's decoder reads, all in one pass (`CausalScore.margin`)."""
+    near: dict[int, list[int]] = {}
+    for b, own in enumerate(rows):
+        best = max(drafts.log_prob_R[own])
+        close = [row for row in own if margin is None or drafts.log_prob_R[row] > best - margin]
+        if len(close) > 1:
+            near[b] = close
+    if not near:
         return {}
     # Few sizes of batches, so that few programs are compiled; sentences that devices share stay where they are.
     size = batch.source_BS.shape[0]
     some = [*range(size)]
-    if loaded.mesh is None and (room := 1 << (len(several) - 1).bit_length()) < size:
-        some = [*several, *[several[0]] * (room - len(several))]
+    if loaded.mesh is None and (room := 1 << (len(near) - 1).bit_length()) < size:
+        some = [*near, *[next(iter(near))] * (room - len(near))]
     most = drafts.length_R.size // size
     targets: list[list[list[int]]] = [[[]] * most for _ in some]
-    places = {b: some.index(b) for b in several}
+    places = {b: some.index(b) for b in near}
     for b, place in places.items():
-        own = [[*draft_tokens(loaded, decoding, *drafts.row(row)), EOS] for row in rows[b]]
+        own = [[*draft_tokens(loaded, decoding, *drafts.row(row)), EOS] for row in near[b]]
         targets[place] = own + [[]] * (most - len(own))
     width = drafts.tokens_RL.shape[1]
     if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
@@ -295,11 +299,11 @@ def _read_again(
         if len(some) < size:
             memory = jax.tree.map(lambda x: x[np.array(some)], memory)
         trees = jax.tree.map(loaded.place, PrefixTrees.of(targets, width))
-        log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees))
+        log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees, group=width))
     return {
         row: (float(log_prob_BN[place, n]), len(targets[place][n]))
         for b, place in places.items()
-        for n, row in enumerate(rows[b])
+        for n, row in enumerate(near[b])
     }
 
 

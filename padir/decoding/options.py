@@ -98,8 +98,8 @@ class Decoding:
         name of one that comes with padir), or a rule of your own. A single draft leaves no choice: "own" scores it,
         whichever rule is named.
       brevity: exponent b of rules that divide a log-probability by tokens ** b.
-      margin: the rule "causal" leaves out candidates whose log-probability is below the greatest one by this or more.
-        None leaves out none.
+      margin: the rule "causal" chooses among candidates whose log-probability is less than this below the greatest one.
+        None means all.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.
       blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
@@ -144,7 +144,7 @@ class Decoding:
     )
     brevity: checks.NotNegative = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
     margin: checks.NotNegative | None = _option(
-        None, "rerank causal: leave out candidates less likely than the best by this log-probability", "refine"
+        None, "rerank causal: choose among candidates less than this log-probability below the best", "refine"
     )
     drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
     blank_penalty: checks.NotNegative = _option(0.0, "lowers the blank's logit: longer translations", "refine")

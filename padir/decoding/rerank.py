@@ -98,13 +98,14 @@ class OwnScore:
 class CausalScore:
     """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
 
-    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens. It reads what
-    several of them begin with once (`padir.decoding.autoregressive.PrefixTrees`). The encoder does not run again.
+    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens. A
+    beginning that several of them share is computed once (`padir.decoding.autoregressive.PrefixTrees`). The encoder
+    does not run again.
 
     Attributes:
       brevity: exponent of the number of tokens; 1 is the mean.
-      margin: hypotheses whose log-probability is below the greatest one by this or more are left out; None leaves out
-        none. Where a single hypothesis is left, the decoder reads none, and its log-probability is the score.
+      margin: the decoder reads hypotheses whose log-probability is less than this below the greatest one, if there are
+        several; None means all. The others come after them, with their log-probabilities as scores.
     """
 
     brevity: checks.NotNegative = 1.0

@@ -38,7 +38,7 @@ class ModelConfig:
       max_length: number of rows of the position table and of classes of the length head; sources and targets have at
         most this many tokens, EOS included.
       length_head: one of `padir.models.length.LENGTH_HEADS`, or a readout of `padir.readout.READOUTS`. A readout
-        determines the size of the canvas and reads the sentence out of it; "ctc" makes a CTC model.
+        determines the size of the canvas and reads the sentence out of it.
       length_unit: only for the head "token", the number of neighbouring lengths that share a class. With 2, the classes
         stand for the lengths 1 and 2, 3 and 4, ... (target lengths downsampled by 2, as in SUNDAE, Savinov et al., ICLR
         2022). The lengths of a class are equally likely. Decoding tries this number of lengths unless `Decoding.top_k`

@@ -1,4 +1,4 @@
-"""Prefix beam search over a CTC model's canvas (Graves, 2012, section 7.5.3): its most likely sentences.
+"""Prefix beam search (Graves, 2012, section 7.5.3): the most likely sentences of a canvas that is an alignment.
 
 An argmax at every position finds the most likely alignment. Many alignments are read as the same sentence: this search
 adds up their probabilities, and keeps N sentences while it goes through the positions.
@@ -55,8 +55,8 @@ def prefix_beam(
       size, blank: N, and the blank's id.
 
     Returns:
-      Alignments that `padir.readout.Ctc` reads as different sentences. If there are fewer than N, the other rows have
-      log-probability -inf.
+      Alignments that are read as different sentences. If there are fewer than N, the other rows have log-probability
+      -inf.
     """
     batch, length = blank_BL.shape
     first_N = jnp.arange(size) == 0

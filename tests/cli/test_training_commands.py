@@ -1,16 +1,23 @@
 """`padir distill`, `padir train` and `padir average`, and training options that are refused before any work."""
 
+import dataclasses
 import json
 
 import pytest
 from support.commands import TINY_GIN, refused, results, run
 
+from padir import Translator
 
-def test_distill_writes_a_teachers_translations(built, short, tmp_path, capsys):
-    command = ["distill", "--model", short, "--data", built / "data", "--output", tmp_path / "distilled"]
-    found, out = results(capsys, tmp_path / "x.json", *command, "--num_steps", 1, "--batch_size", 64)
+
+def test_distill_writes_a_teachers_translations_with_its_own_options(built, short, tmp_path, capsys):
+    own = Translator.load(short)
+    card = dataclasses.replace(own.card, decoding={"num_steps": 1, "top_k": 2})
+    Translator(own.params, card, own.tokenizer).save(tmp_path / "teacher")
+    command = ["distill", "--model", tmp_path / "teacher", "--data", built / "data", "--output", tmp_path / "distilled"]
+    found, out = results(capsys, tmp_path / "x.json", *command, "--top_k", 3, "--batch_size", 64)
     assert "train" in out and "300" in out and "the teacher's BLEU on the validation split: " in out
-    assert found["distilled"]["decoding"]["num_steps"] == 1
+    decoding = found["distilled"]["decoding"]
+    assert (decoding["num_steps"], decoding["top_k"]) == (1, 3)
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ class TestHypotheses:
             for _ in range(4)
         ]
         _, *inputs = memory(model, params, SOURCES.source_BS)
-        log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets, 32))
+        log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets, 8), group=8)
         target_RL = pad_rows([each for own in targets for each in own], 32)
         expected_RL = score_targets(model, params, SOURCES.source_BS, target_RL)
         np.testing.assert_allclose(log_prob_BN, expected_RL.sum(-1).reshape(4, 5), rtol=1e-4, atol=1e-4)
