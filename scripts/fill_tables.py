@@ -63,7 +63,12 @@ def attributes(each: type) -> dict[str, str]:
 SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py")
 RESULTS, SPEED, STUDIES = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
 TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation", "objectives")}
-TABLES |= {"speed": SPEED["table"], "speed_shapes": SPEED["shapes"], "models": SPEED["models"]}
+TABLES |= {
+    "speed": SPEED["table"],
+    "speed_shapes": SPEED["shapes"],
+    "modes": SPEED["modes"],
+    "modes_compared": SPEED["modes_compared"],
+}
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
 TABLES |= {"devices": SPEED["devices"]}
 TABLES |= STUDIES["TABLES"]

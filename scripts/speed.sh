@@ -45,8 +45,19 @@ padir benchmark "${paper[@]}" --num_steps 3 4 --set tokens=30 --beam 1 --shortli
 # The models that come with padir: quality beside speed, on short sentences and on long ones.
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
     # Its programs need more memory mappings than Linux allows by default: sysctl -w vm.max_map_count=262144
-    padir benchmark --data data/tatoeba_de_en --mode refine causal --num_steps 1 4 --top_k 1 5 --beam 1 5 \
-        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --set sentences=160 repeats=2 --output results/speed_de_en
+    for pieces in 10 20 40 65; do
+        corpus=bible about=("$pieces") how=(--top_k 1 5 20 --set sentences=64)
+        [[ $pieces == 10 ]] && corpus=tatoeba
+        [[ $pieces == 65 ]] && about=(80 --low 0.7) how=(--top_k 1 5 --set sentences=32)
+        .venv/bin/python scripts/by_length.py "data/${corpus}_de_en" "${about[@]}" --output "runs/pieces_$pieces"
+        texts=(--languages de-en --test "runs/pieces_$pieces".{de,en} --batch_size 1 32 --rerank causal --beam 1)
+        padir benchmark --model de_en_ctc de_en_ar "${texts[@]}" --mode refine causal --num_steps 1 "${how[@]}" repeats=3 \
+            --precision float32 int8 "${peers[@]}" --output "results/speed_modes_$pieces"
+        if ((pieces <= 20)); then
+            padir benchmark --model de_en "${texts[@]}" --mode refine causal --num_steps 4 --top_k 5 \
+                --set sentences=64 repeats=3 --output "results/speed_modes_${pieces}_refine"
+        fi
+    done
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
         --output runs/general.shortlist.npz
     padir benchmark --data data/bible_de_en --mode refine causal --top_k 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \

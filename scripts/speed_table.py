@@ -3,6 +3,7 @@
 python scripts/speed_table.py
 """
 
+import itertools
 import json
 import re
 import statistics
@@ -16,6 +17,14 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 PUBLISHED_SECONDS, PUBLISHED_ROWS = 3.52, 8
 
 Row = dict[str, Any]
+LENGTHS = ("10", "20", "40", "65")  # source pieces of the sentences in results/speed_modes_*.json
+MODES_COMPARED = (
+    ("`de_en_ctc`, one pass", "`de_en_ctc`, greedy"),
+    ("`de_en_ctc`, one pass, choice of 5", "`de_en_ctc`, greedy"),
+    ("`de_en_ctc`, one pass, choice of 20", "`de_en_ctc`, greedy"),
+    ("`de_en_ctc`, int8, one pass", "`de_en_ar` by CTranslate2, int8, greedy"),
+    ("`de_en`, 4 passes, choice of 5", "`de_en`, greedy"),
+)
 
 
 def refining(
@@ -77,28 +86,53 @@ def table(results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
-def models(name: str, results: Path = RESULTS) -> str:
-    """Format the quality and speed of trained models, of results/speed_NAME.json, in Markdown.
-
-    The columns "against" compare with the fastest greedy search of CTranslate2.
-    """
-    rows = _rows(results, name)
-    sizes = sorted({row["batch_size"] for row in rows})
-    peers = {size: min((r for r in rows if peer(1)(r) and r["batch_size"] == size), key=_p50) for size in sizes}
-    ways: dict[tuple[str, str, str], dict[int, Row]] = {}
-    for row in rows:
-        hypotheses = row["search"]["size"] if row["causal"] else row["top_k"]
-        key = row["model"], str(row["num_steps"] or "N"), str(hypotheses)
-        ways.setdefault(key, {})[row["batch_size"]] = row
-    head = ["model", "steps", "hypotheses", "BLEU"]
-    head += [cell for size in sizes for cell in (f"p50, batch of {size}", "against CTranslate2")]
-    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for key, by_size in sorted(ways.items(), key=lambda way: -way[1][sizes[0]]["scores"]["bleu"]["value"]):
-        cells = [*key, f"{by_size[sizes[0]]['scores']['bleu']['value']:.1f}"]
-        for size in sizes:
-            cells += [f"{_p50(by_size[size]):.1f} ms", _times_as_fast(by_size[size], peers[size])]
-        lines.append(f"| {' | '.join(cells)} |")
+def modes(results: Path = RESULTS) -> str:
+    """Format quality and time of trained models on sentences of several lengths, of results/speed_modes_*.json."""
+    ways = _ways(results)
+    lines = [f"| model and mode | {' | '.join(f'{pieces} pieces' for pieces in LENGTHS)} |"]
+    lines.append("|---" + "|---:" * len(LENGTHS) + "|")
+    for way, rows in ways.items():
+        cells = []
+        for pieces in LENGTHS:
+            both = [rows[pieces, batch] for batch in (1, 32) if (pieces, batch) in rows]
+            times = " / ".join(f"{1e3 / row['scores']['sentences_per_second']['value']:.1f}" for row in both)
+            cells.append(f"{both[0]['scores']['bleu']['value']:.1f}; {times}" if both else "-")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def modes_compared(results: Path = RESULTS) -> str:
+    """Format how many times as fast the modes are as greedy search."""
+    ways = _ways(results)
+    lines = ["| what | against | batch |" + "".join(f" {pieces} pieces |" for pieces in LENGTHS)]
+    lines.append("|---|---|---:|" + "---:|" * len(LENGTHS))
+    for (what, against), batch in itertools.product(MODES_COMPARED, (1, 32)):
+        places = [(pieces, batch) for pieces in LENGTHS]
+        ratios = [_times_as_fast(ways[what][at], ways[against][at]) if at in ways[what] else "-" for at in places]
+        lines.append(f"| {what} | {against} | {batch} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def _ways(results: Path) -> dict[str, dict[tuple[str, int], Row]]:
+    """Rows by model and mode, then by source pieces and batch; CTranslate2 with its better number of threads."""
+    ways: dict[str, dict[tuple[str, int], Row]] = {}
+    for path in sorted(results.glob("speed_modes_*.json")):
+        pieces = path.stem.split("_")[2]
+        for row in json.loads(path.read_text())["rows"]:
+            best, place = ways.setdefault(_way(row), {}), (pieces, row["batch_size"])
+            best[place] = min(best.get(place, row), row, key=_p50)
+    return ways
+
+
+def _way(row: Row) -> str:
+    """The name of a row's model and mode in the table of modes."""
+    model = re.sub(r"(, refine|, causal|, blank penalty \S+|, \d threads?)*$", "", row["model"])
+    model = re.sub(r"^\w+", r"`\g<0>`", model)
+    if row["causal"]:
+        size = row["search"]["size"]
+        return f"{model}, " + (f"beam of {size}" if size > 1 else "greedy")
+    passes = "one pass" if row["num_steps"] == 1 else f"{row['num_steps']} passes"
+    return f"{model}, {passes}" + (f", choice of {row['top_k']}" if row["top_k"] > 1 else "")
 
 
 def shapes(name: str, results: Path = RESULTS) -> str:

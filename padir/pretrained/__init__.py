@@ -17,6 +17,7 @@ DEFAULT = "de_en"
 PRETRAINED = {
     "de_en": "PaDIR, German to English, sentences of everyday language",
     "de_en_ar": "an autoregressive model for the same sentences",
+    "de_en_ctc": "a model of one parallel pass for the same sentences",
 }
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

@@ -33,6 +33,13 @@ def test_the_autoregressive_model_translates():
     assert Translator.load("de_en_ar").translate(["Guten Morgen!"])[0].text == "Good morning!"
 
 
+def test_the_ctc_model_writes_in_one_pass_and_its_causal_side_chooses():
+    translator = Translator.load("de_en_ctc")
+    ((one,), (best,)) = (translator.translate(["Ich liebe dich."], **how) for how in ({}, {"top_k": 5}))
+    assert one.text == best.text == "I love you." and one.passes == best.passes == 1
+    assert (one.hypotheses, one.read_again, best.hypotheses) == (1, False, 5)
+
+
 def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "de_en").mkdir()
@@ -41,7 +48,7 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
 
 
 def test_an_unknown_name_lists_the_known_models():
-    with pytest.raises(PadirError, match=r"no model directory en_de: .*\(de_en, de_en_ar\)"):
+    with pytest.raises(PadirError, match=r"no model directory en_de: .*\(de_en, de_en_ar, de_en_ctc\)"):
         Translator.load("en_de")
 
 
