@@ -60,7 +60,7 @@ if [[ -f data/tatoeba_de_en/manifest.json ]]; then
     done
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
         --output runs/general.shortlist.npz
-    padir benchmark --data data/bible_de_en --mode refine causal --top_k 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \
+    padir benchmark --model de_en de_en_ar --data data/bible_de_en --mode refine causal --top_k 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \
         --shortlist none runs/general.shortlist.npz --batch_size 1 --set sentences=60 repeats=3 \
         --output results/speed_de_en_long
 fi

@@ -114,7 +114,7 @@ def modes_compared(results: Path = RESULTS) -> str:
 
 
 def _ways(results: Path) -> dict[str, dict[tuple[str, int], Row]]:
-    """Rows by model and mode, then by source pieces and batch; CTranslate2 with its better number of threads."""
+    """Rows by model and mode, then by source pieces and batch; of several equal searches, the fastest."""
     ways: dict[str, dict[tuple[str, int], Row]] = {}
     for path in sorted(results.glob("speed_modes_*.json")):
         pieces = path.stem.split("_")[2]
