@@ -104,13 +104,17 @@ class TrainConfig:
         return list(_changes("train", self))
 
 
-def _changes(name: str, instance: Any) -> Iterator[str]:
-    """Gin bindings of the fields of a dataclass, and of nested dataclasses, that differ from their defaults."""
+def _changes(name: str, instance: Any, bound: bool = False) -> Iterator[str]:
+    """Gin bindings of the fields of a dataclass, and of nested dataclasses, that differ from their defaults.
+
+    If the dataclass itself is bound, gin makes it with its defaults, so that changed ones need a binding, too.
+    """
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         if dataclasses.is_dataclass(value):
-            if type(value) is not type(field.default):
+            binds = type(value) is not type(field.default) or (bound and value != field.default)
+            if binds:
                 yield f"{name}.{field.name} = @{type(value).__name__}()"
-            yield from _changes(type(value).__name__, value)
+            yield from _changes(type(value).__name__, value, binds)
         elif value != field.default:
             yield f"{name}.{field.name} = {value!r}"

@@ -35,6 +35,7 @@ def test_changes_of_nested_settings():
         "ModelConfig.width = 256",
         "Objective.length_weight = 5.0",
         "train.optimizer = @Adam()",
+        "Adam.learning_rate = @Cosine()",
         "Cosine.peak = 0.002",
         "train.freeze = ('encoder',)",
     ]
