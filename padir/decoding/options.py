@@ -355,7 +355,7 @@ def resolve(
     if not readout.sized_by_target and decoding.top_k > 1 and (decoding.adjacent or decoding.draws > 1):
         name = "adjacent" if decoding.adjacent else "draws"
         remedy = "leave it out: top_k sentences are read out of one canvas"
-        raise PadirError(f"{name} does not apply to top_k {of_model}", got=getattr(decoding, name), remedy=remedy)
+        raise PadirError(f"{name} does not apply to top_k {of_model}", remedy=remedy)
     if readout.position_head is None and decoding.blank_penalty:
         remedy = "leave it out, because the model writes no blanks"
         raise PadirError("blank_penalty", f"0 {of_model}", decoding.blank_penalty, remedy)
