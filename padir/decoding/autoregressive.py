@@ -35,7 +35,8 @@ from padir.text.ids import Ids
 # The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
 # the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
-_TIMES = (1, 2, 3, 4, *(n << k for k in range(1, 30) for n in (3, 4)))  # 1, 2, 3, 4, 6, 8, 12, 16, ...
+# A tree has one of these multiples of a row's size, so that few programs are compiled: 1, 2, 3, 4, 6, 8, 12, 16, ...
+_MULTIPLES = (1, 2, 3, 4, *(n << k for k in range(1, 30) for n in (3, 4)))
 
 NextFn = Callable[..., tuple[Any, Any]]
 """Decoder function from (tokens_BNL, slot_BNL, position, cache) to (logits_BNV, cache): `tokens_BNL` holds the tokens
@@ -205,10 +206,10 @@ class PrefixTrees(NamedTuple):
     next_BNU: Any
 
     @staticmethod
-    def of(targets: Sequence[Sequence[list[int]]], multiple: int) -> PrefixTrees:
+    def of(targets: Sequence[Sequence[list[int]]], row: int) -> PrefixTrees:
         """The trees of each sentence's targets, which are tokens with EOS; some may be empty.
 
-        U is one of few multiples of `multiple`, which no target exceeds, so that few programs are compiled.
+        U is one of few multiples of `row`, whether or not targets are longer than that.
 
         >>> trees = PrefixTrees.of([[[7, 8, 1], [7, 9, 1]]], 4)  # the prefixes are (), 7, 7 8 and 7 9
         >>> trees.token_BU.tolist(), trees.next_BNU.tolist()
@@ -216,7 +217,7 @@ class PrefixTrees(NamedTuple):
         """
         trees = [_tree(own) for own in targets]
         most = max(len(nodes) for nodes, _ in trees)
-        width = next(times * multiple for times in _TIMES if times * multiple >= most)
+        width = next(times * row for times in _MULTIPLES if times * row >= most)
         token_BU, depth_BU = np.zeros((2, len(trees), width), np.int32)
         next_BNU = np.zeros((len(trees), max(map(len, targets)), width), np.int32)
         for b, (nodes, following) in enumerate(trees):

@@ -298,7 +298,7 @@ def _read_again(
         memory = batch.cross_kv, batch.encoded.segment_BS
         if len(some) < size:
             memory = jax.tree.map(lambda x: x[np.array(some)], memory)
-        trees = jax.tree.map(loaded.place, PrefixTrees.of(targets, width))
+        trees = loaded.place(PrefixTrees.of(targets, width))
         log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees, group=width))
     return {
         row: (float(log_prob_BN[place, n]), len(targets[place][n]))

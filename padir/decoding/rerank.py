@@ -98,9 +98,8 @@ class OwnScore:
 class CausalScore:
     """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
 
-    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens. A
-    beginning that several of them share is computed once (`padir.decoding.autoregressive.PrefixTrees`). The encoder
-    does not run again.
+    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens. A beginning that
+    several share is computed once (`padir.decoding.autoregressive.PrefixTrees`). The encoder does not run again.
 
     Attributes:
       brevity: exponent of the number of tokens; 1 is the mean.
