@@ -64,9 +64,6 @@ _asked: set[str] = set()  # parameters that `argument` was asked for
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """Function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
 
-    If an argument has no binding and its default is configurable, it is also made from the configuration. So
-    `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
-
     >>> parse([], ["Decoding.top_k=3"])
     >>> configured(Decoding)().top_k
     3
@@ -74,10 +71,6 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(**given: Any) -> Any:
-        unbound = {name: parameter.default for name, parameter in inspect.signature(item).parameters.items()}
-        for name, default in unbound.items():
-            if name not in given and type(default) in CONFIGURABLES and _bound(item, name) is _UNBOUND:
-                given[name] = configured(type(default))()
         try:
             return _REGISTERED[_name(item)](**given)
         except RecursionError:
@@ -92,7 +85,7 @@ def argument(item: Callable[..., Any], name: str) -> Any:
     bound = _bound(item, name)
     if isinstance(bound, ConfigurableReference):
         return bound.scoped_configurable_fn()
-    return configured(type(inspect.signature(item).parameters[name].default))() if bound is _UNBOUND else bound
+    return inspect.signature(item).parameters[name].default if bound is _UNBOUND else bound
 
 
 def bound(item: Callable[..., Any]) -> set[str]:
@@ -110,6 +103,9 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
 
 def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports: Sequence[str] = ()) -> None:
     """Read gin files, then bindings, which take precedence; earlier configuration is forgotten.
+
+    If an argument has no binding and its default is configurable, it is also made from the configuration. So
+    `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
 
     Args:
       files: paths, also relative to the repository; an included file may lie beside the file that includes it.
@@ -129,6 +125,7 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
         for file in files:
             _parse(f"--gin_file {file}", [file], [])
         _parse("", [], [_quoted(binding) for binding in bindings])
+    _bind_defaults()
     try:
         gin.finalize()
     except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
@@ -140,6 +137,24 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         _check_types(item)
+
+
+def _bind_defaults() -> None:
+    """Bind each argument without a binding whose default is configurable to the default's class.
+
+    Values of its own that a default has (the peak of Adafactor's learning rate) hold unless they are bound. They stand
+    in a scope of gin, because another class may have the same class with other values.
+    """
+    for item in CONFIGURABLES:
+        for name, parameter in inspect.signature(item).parameters.items():
+            default, made = parameter.default, type(parameter.default)
+            if made in CONFIGURABLES and _bound(item, name) is _UNBOUND:
+                own = {key: value for key, value in vars(default).items() if value != getattr(made(), key)}
+                scope = f"{_name(item)}/" if own else ""
+                for key in own.keys() - bound(made):
+                    gin.bind_parameter(f"{scope}{_name(made)}.{key}", own[key])
+                reference = ConfigurableReference(scope + _name(made), evaluate=True)
+                gin.bind_parameter(f"{_name(item)}.{name}", reference)
 
 
 def _expanded(value: Any, sizes: dict[Any, int]) -> int:

@@ -109,6 +109,16 @@ class TestInstances:
         assert config.configured(Decoding)() == Decoding(top_k=5, adjacent=True, canvas=Uniform())
         assert config.configured(Adam)() == Adam(learning_rate=Cosine(peak=2e-3))
 
+    @pytest.mark.parametrize(("bindings", "peak"), [([], 1e-3), (["Cosine.peak=0.5"], 0.5)])
+    def test_defaults_of_a_bound_class_are_made_of_the_configuration(self, bindings, peak):
+        config.parse([], ["train.optimizer=@Adam()", *bindings])
+        assert config.configured(TrainConfig)().optimizer == Adam(learning_rate=Cosine(peak=peak))
+        assert config.argument(TrainConfig, "optimizer") == Adam(learning_rate=Cosine(peak=peak))
+
+    def test_a_default_keeps_its_own_values(self):
+        config.parse([], ["Cosine.warmup_steps=7"])
+        assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=1e-2, warmup_steps=7))
+
     def test_a_wrong_value_is_refused_by_its_class(self):
         config.parse([], ["ModelConfig.width=0"])
         with pytest.raises(PadirError, match="width must be at least 1, got 0"):

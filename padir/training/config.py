@@ -104,17 +104,14 @@ class TrainConfig:
         return list(_changes("train", self))
 
 
-def _changes(name: str, instance: Any, bound: bool = False) -> Iterator[str]:
-    """Gin bindings of the fields of a dataclass, and of nested dataclasses, that differ from their defaults.
-
-    If the dataclass itself is bound, gin makes it with its defaults, so that changed ones need a binding, too.
-    """
+def _changes(name: str, instance: Any, default: Any = None) -> Iterator[str]:
+    """Gin bindings of the fields of a dataclass, and of nested ones, that differ from `default` or the class's own."""
     for field in dataclasses.fields(instance):
-        value = getattr(instance, field.name)
+        value, usual = getattr(instance, field.name), getattr(default, field.name, field.default)
         if dataclasses.is_dataclass(value):
-            binds = type(value) is not type(field.default) or (bound and value != field.default)
-            if binds:
+            if type(value) is not type(usual):
                 yield f"{name}.{field.name} = @{type(value).__name__}()"
-            yield from _changes(type(value).__name__, value, binds)
-        elif value != field.default:
+                usual = None
+            yield from _changes(type(value).__name__, value, usual)
+        elif value != usual:
             yield f"{name}.{field.name} = {value!r}"
