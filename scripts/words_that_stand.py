@@ -1,13 +1,13 @@
 """Counts the spans that stand in the translations of 1,000 generated German sentences, in every mode.
 
-    PYTHONPATH=. python scripts/words_that_stand.py [--sentences 1000] [--models de_en de_en_ar]
-    PYTHONPATH=. python scripts/words_that_stand.py --pairs test.de.gz test.en.gz [--sentences 500]
+    PYTHONPATH=. python scripts/words_that_stand.py [--sentences 1000] [--models de_en de_en_ar] [--ways refine]
+    PYTHONPATH=. python scripts/words_that_stand.py --pairs test.de.gz test.en.gz --sentences 500 [--ways greedy]
     PYTHONPATH=. python scripts/words_that_stand.py --aligned scripts/aligned_pairs.tsv
 
 Each sentence has one to four spans: tags, addresses, e-mail addresses, numbers or names of a list. In the first 200
 sentences a tag encloses one word whose English translation is known. Prints, for each model and mode, the share of
 sentences with every span exactly once and no further number, the share with tags that nest, the number of the 200 tags
-that enclose the right word, and the seconds.
+that enclose the right word, and CPU seconds.
 
 With --pairs, each of the first sentences of a test set gets a term: a word of the reference of at least five letters,
 linked to a source word by the model itself. Prints the share of terms used, BLEU, chrF and CPU seconds (all cores,
@@ -25,12 +25,13 @@ import gzip
 import random
 import re
 import time
+import xml.etree.ElementTree
 from typing import Any
 
 from padir import Translator
 from padir.decoding.terms import missing
 from padir.metrics.scores import bleu, chrf
-from padir.text.marks import nests, units
+from padir.text.marks import units
 from padir.text.spans import edited
 
 NAMES = "Anneliese Brunhilde Yilmaz Nguyen Kowalski Bielefeld Szczecin Reykjavik Ouagadougou Quimby".split()
@@ -105,49 +106,49 @@ def corpus(count: int) -> tuple[list[str], list[str]]:
 SPAN = re.compile(r"<[^<>]+>|https?://[^\s<>]*\w|[\w.]+@[\w.]+\w|\{name\}|\d[\d:]*(?: km)?|" + "|".join(NAMES))
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "refine": {"mode": "refine"},
+    "one pass": {"mode": "refine", "num_steps": 1},
+    "top_k 1": {"mode": "refine", "top_k": 1, "rerank": "own"},
+    "beam 5": {"mode": "causal", "beam": 5},
+    "greedy": {"mode": "causal", "beam": 1},
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--models", nargs="+", default=["de_en", "de_en_ar"])
-    parser.add_argument("--plain", action="store_true", help="also translate without --keep")
+    parser.add_argument("--models", nargs="+", default=["de_en", "de_en_ar", "de_en_ctc"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="modes; a model leaves out others")
     parser.add_argument("--aligned", metavar="FILE", help="measure word alignments on pairs aligned by hand")
     parser.add_argument("--pairs", nargs=2, metavar="FILE", help="measure terms on this test set")
     args = parser.parse_args()
-    if args.pairs:
-        for name in args.models:
-            measure_terms(name, args.pairs[0], args.pairs[1], args.sentences)
-        return
-    if args.aligned:
-        for name in args.models:
-            measure_alignments(name, args.aligned)
-        return
     texts, words = corpus(args.sentences)
     for name in args.models:
         translator = Translator.load(name)
-        ways: dict[str, Any] = {"beam 5": {"mode": "causal", "beam": 5}, "greedy": {"mode": "causal", "beam": 1}}
-        if translator.card.config.dual:
-            refine = {"mode": "refine"}
-            one = refine | {"top_k": 1, "rerank": "own"}
-            own: dict[str, Any] = {"refine": refine, "one pass": refine | {"num_steps": 1}, "top_k 1": one}
-            ways = own | ways
-        for way, options in ways.items():
-            translator.translate(texts[::10], keep=KEEP, **options)  # compiles
-            began = time.perf_counter()
-            results = [each.text for each in translator.translate(texts, keep=KEEP, **options)]
-            print(f"{name:9} {way:9} {report(texts, words, results)}, {time.perf_counter() - began:.1f} s", flush=True)
-            if args.plain:
-                began = time.perf_counter()
-                plain = [each.text for each in translator.translate(texts, **options)]
-                print(
-                    f"    without --keep {report(texts, words, plain)}, {time.perf_counter() - began:.1f} s", flush=True
-                )
+        ways = [way for way in args.ways if translator.card.config.dual or WAYS[way]["mode"] == "causal"]
+        if args.pairs:
+            measure_terms(translator, name, ways, args.pairs, args.sentences)
+        elif args.aligned:
+            measure_alignments(translator, name, args.aligned)
+        else:
+            for way in ways:
+                results, seconds = translated(translator, texts=texts, keep=KEEP, **WAYS[way])
+                print(f"{name:9} {way:9} {report(texts, words, results)}, {seconds:.1f} CPU s", flush=True)
+
+
+def translated(translator: Translator, **given: Any) -> tuple[list[str], float]:
+    """The translations, and the CPU seconds of all cores without compiling."""
+    translator.translate(**given)  # compiles
+    began = time.process_time()
+    return [each.text for each in translator.translate(**given)], time.process_time() - began
 
 
 def report(texts: list[str], words: list[str], results: list[str]) -> str:
     """The shares of the translations with all spans, and of the tags at the right word."""
     spans, found = ([sorted(SPAN.findall(text)) for text in side] for side in (texts, results))
     kept = sum(map(list.__eq__, spans, found)) / len(texts)
-    nest = sum(nests(re.findall("<[^<>]+>", text)) for text in results) / len(texts)
+    nest = sum(map(well_formed, results)) / len(texts)
     written = right = 0
     for word, text in zip(words, results, strict=True):
         if word and re.search(rf"\b({word})", re.sub("<[^<>]+>", "", text), re.IGNORECASE):
@@ -156,30 +157,33 @@ def report(texts: list[str], words: list[str], results: list[str]) -> str:
     return f"kept {100 * kept:.1f} %, nesting {100 * nest:.1f} %, tag at the right word {right} of {written} written"
 
 
-def measure_terms(name: str, source_file: str, target_file: str, count: int) -> None:
+def well_formed(text: str) -> bool:
+    """True if the standard library's parser accepts the tags."""
+    try:
+        xml.etree.ElementTree.fromstring(f"<p>{text.replace('<br>', '<br/>')}</p>")
+    except xml.etree.ElementTree.ParseError:
+        return False
+    return True
+
+
+def measure_terms(translator: Translator, name: str, ways: list[str], files: list[str], count: int) -> None:
     """Prints what terms of the references change, as terms and as placeholders in the source."""
-    translator = Translator.load(name)
-    pairs = list(zip(lines(source_file), lines(target_file), strict=True))[: 2 * count]
+    pairs = list(zip(*map(lines, files), strict=True))[: 2 * count]
     sources, references, terms = map(list, zip(*with_terms(translator, pairs)[:count], strict=True))
     in_place = [missing(own, source, "") for own, source in zip(terms, sources, strict=True)]
     marked = [
         edited(source, [edit._replace(text=f"⟦{edit.text}⟧") for edit in edits])
         for source, edits in zip(sources, in_place, strict=True)
     ]
-    ways: dict[str, Any] = {"beam 5": {"mode": "causal", "beam": 5}, "greedy": {"mode": "causal", "beam": 1}}
-    ways |= {"refine": {"mode": "refine"}} if translator.card.config.dual else {}
     inputs: dict[str, Any] = {
         "plain": {"texts": sources},
         "terms": {"texts": sources, "terms": terms},
         "placeholders": {"texts": marked, "keep": "⟦[^⟧]*⟧"},
     }
-    for way, options in ways.items():
+    for way in ways:
         for kind, given in inputs.items():
-            for _ in range(2):  # the first compiles
-                began = time.process_time()
-                results = translator.translate(**given, truncate=True, **options)
-            seconds = time.process_time() - began
-            texts = [re.sub("[⟦⟧]", "", each.text) for each in results]
+            results, seconds = translated(translator, **given, truncate=True, **WAYS[way])
+            texts = [re.sub("[⟦⟧]", "", each) for each in results]
             used = sum(not missing(*each) for each in zip(terms, sources, texts, strict=True))
             scores = bleu(texts, references, translator.card.target_language), chrf(texts, references)
             print(
@@ -202,10 +206,10 @@ def with_terms(translator: Translator, pairs: list[tuple[str, str]]) -> list[tup
     return found
 
 
-def measure_alignments(name: str, file: str) -> None:
+def measure_alignments(translator: Translator, name: str, file: str) -> None:
     """Prints how well the model's links agree with those of a file: source, target and links, between tabs."""
     sources, targets, by_hand = zip(*(line.split("\t") for line in lines(file)), strict=True)
-    found = [set(each) for each in Translator.load(name).align(sources, targets)]
+    found = [set(each) for each in translator.align(sources, targets)]
     true = [{tuple(map(int, link.split("-"))) for link in each.split()} for each in by_hand]
     for half, begin in (("even", 0), ("odd", 1)):
         own, hand = found[begin::2], true[begin::2]

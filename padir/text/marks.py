@@ -1,8 +1,9 @@
 """Marks in place of the spans of a source text, and the spans back in its translation.
 
 A model that was trained with placeholders reads and writes them as marks. For other models, a mark is a letter or a
-number that stands in (models copy these), and markup is taken out. `Marked.finished` puts every span back exactly once:
-a mark that the translation lost, and markup that was taken out, gets its place by word alignment (`Placing`).
+number that stands in (models copy these). Markup is taken out, because models translate the words around marks of tags
+worse. `Marked.finished` puts every span back exactly once: a mark that the translation lost, and markup, get their
+places by word alignment (`Placing`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SHORT = re.compile(r"\d{1,2}")
 _TAG = re.compile(TAG)
 _MARKUP = re.compile(rf"{TAG}|<!--.*-->|&\#?\w+;")
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Chinese and Japanese characters
-_UNIT = re.compile(rf"[{UNSPACED}]|\d+(?:[.,:/-]\d+)+|[^\W{UNSPACED}]+|[^\w\s]")
+_UNIT = re.compile(rf"[{UNSPACED}]|\d+(?:[.,:/-]\d+)*|[^\W{UNSPACED}]+|[^\w\s]")
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -56,45 +57,36 @@ class Marked:
         return tuple(self.text[edit.begin : edit.end] for edit in self.edits)
 
     def lost(self, text: str) -> bool:
-        """True if a translation does not have every mark exactly once, or if its tags would not nest."""
-        found = zip(self.marks, self._occurrences(text), strict=True)
-        return any(mark and len(own) != 1 for mark, own in found) or not self._nest(text)
+        """True if a translation does not have every mark exactly once."""
+        return any(mark and len(own) != 1 for mark, own in zip(self.marks, self._occurrences(text), strict=True))
 
     def finished(self, text: str, links: Sequence[int] | None = None) -> str:
         """A translation with every span exactly once; further copies of a mark are left out.
 
-        A number that is its own mark keeps its further copies, which may translate other words.
+        A number that is its own mark keeps further copies that stand apart, because they may translate other words.
 
         Args:
           links: for each unit of the translation (`units`), the number of the unit of `Marked.text` that it translates;
             None leaves out spans whose mark is lost.
         """
         found = self._occurrences(text)
-        missing = {k for k, own in enumerate(found) if not own}
-        markup = {k for k, span in enumerate(self.spans) if _MARKUP.fullmatch(span)}
-        if links is not None and (missing & markup or not self._nest(text)):
-            missing |= markup  # tags are placed together
         edits = []
-        for k, (span, mark, own) in enumerate(zip(self.spans, self.marks, found, strict=True)):
+        for span, mark, own in zip(self.spans, self.marks, found, strict=True):
             for number, (begin, end) in enumerate(own):
-                stays = k not in missing and (number == 0 or mark == span)
-                edits.append(Edit(begin, end, span if stays else ""))
+                again = number > 0 and (mark != span or not text[own[number - 1][1] : begin].strip())
+                edits.append(Edit(begin, end, "" if again else span))
         if links is not None:
+            missing = [edit for edit, own in zip(self.edits, found, strict=True) if not own]
+            tags = [edit for edit in missing if _MARKUP.fullmatch(edit.text)]
             placing = Placing(self.text, text, links, [edit for edit in edits if edit.text])
-            edits += placing.tags([self.edits[k] for k in sorted(missing & markup)])
-            edits += [placing.word(self.edits[k]) for k in sorted(missing - markup)]
+            edits += placing.tags(tags)
+            edits += [placing.word(edit) for edit in missing if edit not in tags]
         return edited(text, edits)
 
     def _occurrences(self, text: str) -> list[list[tuple[int, int]]]:
         """The places of each mark in a text; a part of a word or of a number is no mark."""
         found = units(text)
         return [[(begin, end) for begin, end in found if text[begin:end] == mark] for mark in self.marks]
-
-    def _nest(self, text: str) -> bool:
-        """True if the tags whose marks a text has nest, or if those of the original do not."""
-        found = enumerate(self._occurrences(text))
-        order = sorted((begin, k) for k, own in found for begin, _ in own)
-        return nests(self.spans[k] for _, k in order) or not nests(self.spans)
 
 
 def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
@@ -113,16 +105,15 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
     spans = [text[begin:end] for begin, end, _ in found]
     bare = edited(text, [Edit(begin, end, " ") for begin, end, _ in found])
     words = {bare[begin:end] for begin, end in units(bare)}
-    stand_ins = iter([each for each in (*_LETTERS, *map(str, range(12, 100))) if each not in {*words, *spans}])
+    every = (*(MARKS if placeholders else ()), *_LETTERS, *map(str, range(12, 100)))
+    stand_ins = iter([each for each in every if each not in {*words, *spans}])
     made, edits, done = "", [], 0
-    for k, (span, (begin, end, _)) in enumerate(zip(spans, found, strict=True)):
+    for span, (begin, end, _) in zip(spans, found, strict=True):
         made += text[done:begin]
         done = end
-        if placeholders and k < len(MARKS):
-            own = MARKS[k]
-        elif _MARKUP.fullmatch(span):
+        if _MARKUP.fullmatch(span):
             own = ""
-        elif _SHORT.fullmatch(span) and spans.count(span) == 1 and span not in words:
+        elif not placeholders and _SHORT.fullmatch(span) and spans.count(span) == 1 and span not in words:
             own = span  # models copy short numbers
         else:
             own = next(stand_ins, "")
@@ -157,16 +148,6 @@ def _pairs(spans: Iterable[str]) -> dict[int, int]:
                 stack.pop()
             pairs[stack.pop()[1]] = k
     return pairs
-
-
-def nests(spans: Iterable[str]) -> bool:
-    """True if the tags among some spans nest.
-
-    >>> nests(["<b>", "<i>", "</i>", "</b>", "<br>"]), nests(["<b>", "<i>", "</b>", "</i>"])
-    (True, False)
-    """
-    tags = [*filter(_element, spans)]
-    return 2 * len(_pairs(tags)) == len(tags)
 
 
 class Placing:
