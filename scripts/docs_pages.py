@@ -38,7 +38,6 @@ def on_files(files: Files, config: Any) -> Files:
         "index.md": from_root("README.md"),
         "changelog.md": from_root("CHANGELOG.md"),
         "contributing.md": from_root("CONTRIBUTING.md"),
-        "objectives.md": objectives(),
         "speed_tables.md": speed_tables(),
     }
     made |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name, _ in packages()}
@@ -183,22 +182,6 @@ MADE = {"commands": commands, "configs": configs, "api": api}
 
 
 # Measurements
-
-OBJECTIVES = {
-    "toy_strategies": "Every strategy on the built-in corpus",
-    "multi30k_strategies": "Every strategy on Multi30k, validation split",
-}
-
-
-def objectives() -> str:
-    """The page of every objective and strategy, as `padir tables` wrote it."""
-    script = f"[`scripts/objectives.sh`]({GITHUB}scripts/objectives.sh)"
-    text = f"# Every objective and strategy\n\nWritten by {script}, which trains objectives with equal data, size and"
-    text += " updates and decodes each model with every strategy that has a meaning for it."
-    text += " [Findings](findings.md) says more.\n"
-    for name, heading in OBJECTIVES.items():
-        text += f"\n## {heading}\n\n{(ROOT / 'results' / f'{name}.md').read_text()}"
-    return text
 
 
 def speed_tables() -> str:

@@ -60,9 +60,9 @@ def attributes(each: type) -> dict[str, str]:
     return found
 
 
-SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py")
-RESULTS, SPEED, STUDIES = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
-TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation", "objectives")}
+SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py", "components.py")
+RESULTS, SPEED, STUDIES, COMPONENTS = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
+TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation")}
 TABLES |= {
     "speed": SPEED["table"],
     "speed_shapes": SPEED["shapes"],
@@ -71,6 +71,7 @@ TABLES |= {
 }
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
 TABLES |= {"devices": SPEED["devices"]}
+TABLES |= {name: COMPONENTS[name] for name in ("components", "chosen_strategies")}
 TABLES |= STUDIES["TABLES"]
 MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")
 

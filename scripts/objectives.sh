@@ -1,80 +1,78 @@
 #!/usr/bin/env bash
-# Trains several objectives with equal data, size and number of updates, then decodes each model with every strategy that
-# has a meaning for it. Tables go to results/.
-#   scripts/objectives.sh toy [OBJECTIVE..]           the built-in corpus; all objectives, or those that are named
-#   scripts/objectives.sh multi30k DIR KNOWN_WORDS..  Multi30k de-en, a teacher's translations, two objectives; DIR has its files
-# KNOWN_WORDS are files of human English text; outputs with a word that they lack are counted. The teacher is `de_en_ar`,
-# trained further on Multi30k. STEPS sets the number of updates (toy: 3,000, multi30k: 1,500). Takes hours on 2 cores; resumes if
-# interrupted.
+# Trains models on the built-in corpus (toy_de_en) on CPU cores. Takes hours; resumes if interrupted.
+#   scripts/objectives.sh toy [OBJECTIVE..]   equal data, size and updates (STEPS, 3,000) for all objectives, or those that are named
+#   scripts/objectives.sh components          the paper's components: eight systems with three seeds each, and several strategies;
+#                                             writes results/components.json, with the core-minutes of each run
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
-
-strategies=(padir mask_predict mask_predict:schedule=cosine mask_predict:schedule=geometric constant:share=0.2 sundae:share=0.5,temperature=0
-    sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound renoise frechet factor p2 remdm:temperature=0
-    block_gibbs:temperature=0,order=margin
-    independent_parallel:temperature=0 easy_first)
-models=()
 
 padir() { .venv/bin/python -m padir "$@"; }
 
 prepared() { [[ -f "data/$1/manifest.json" ]]; }
 
-# train_objective RUNS NAME WORDS..: leaves the model RUNS/NAME.
-train_objective() {
-    local runs="$1" name="$2" files=()
-    case "$name" in
-        self_conditioning) files=(--gin_file=configs/objective/padir.gin --gin_file=configs/ablation/self_conditioning.gin) ;;
-        *) files=("--gin_file=configs/objective/$name.gin") ;;
-    esac
-    padir train "--gin_file=$3" "${files[@]}" --model_dir "$runs/$name" --gin.train.num_steps="$steps" \
-        --gin.Intervals.evaluate=0 "${@:4}"
-    models+=("$name=$runs/$name")
+toy_corpus() {
+    prepared toy_de_en && return
+    padir vocab --task toy_de_en --size 2400 --output data/toy.model
+    padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --set max_source_tokens=64 max_target_tokens=64
 }
 
-# compare CORPUS STEPS METRICS WORDS..: writes results/CORPUS_strategies.md; STEPS and METRICS are lists of words.
-compare() {
-    local num_steps metrics
-    read -ra num_steps <<<"$2"
-    read -ra metrics <<<"$3"
-    padir evaluate --model "${models[@]}" --strategy "${strategies[@]}" --num_steps "${num_steps[@]}" --top_k 1 \
-        --batch_size 256 --output "runs/$1_objectives/table" "${@:4}"
-    padir tables "runs/$1_objectives/table.json" --metric "${metrics[@]}" --set across=steps --output "results/$1_strategies.md"
+# component NAME SEED STEPS WORDS..: trains and scores runs/components/NAME_SEED; its process time, in seconds, goes to NAME_SEED.seconds.
+component() {
+    local run="runs/components/$1_$2" TIMEFORMAT='%U %S'
+    mkdir -p runs/components
+    if [[ ! -f "$run/manifest.json" ]]; then
+        { time padir train components_cpu --model_dir "$run" --seed "$2" --steps "$3" "${@:4}" \
+            >"$run.log" 2>&1; } 2>>"$run.seconds"
+    fi
+    [[ "$1" == teacher || -f "$run.json" ]] ||
+        scored "$run" test padir "$run.json"
+}
+
+# scored RUN SPLIT STRATEGIES FILE: writes the scores of a run's model with a list of strategies to FILE.
+scored() {
+    padir evaluate --model "$1" --data data/toy_de_en --split "$2" --strategy $3 --num_steps 1 4 10 --top_k 1 --drop_repeats \
+        --batch_size 256 --json "$4"
+}
+
+components() {
+    local name split seed runs=runs/components distilled=data/toy_de_en_distilled
+    toy_corpus
+    for seed in 0 1 2; do
+        component padir $seed 1500
+        component unmasking_01 $seed 1500 ablation/unmasking_01
+        component unmasking_09 $seed 1500 ablation/unmasking_09
+        component masks $seed 1500 '--gin.Objective.corruption=@Mask()'
+        component one_stage $seed 2250 ablation/stages_1
+        component no_positions $seed 1650 ablation/no_positional_attention
+        component teacher 0 2250 objective/autoregressive
+        prepared toy_de_en_distilled || { time padir distill --model $runs/teacher_0 --data data/toy_de_en --output $distilled \
+            --beam 5 --batch_size 256 --ctranslate2 int8 >$runs/distill.log 2>&1; } 2>>$runs/distill.seconds
+        component distilled $seed 1500 --data $distilled
+        component padir_longer $seed 4500
+    done
+    for name in padir one_stage masks distilled padir_longer; do
+        for seed in 0 1 2; do
+            for split in validation test; do
+                [[ -f "$runs/${name}_$seed.$split.json" ]] || scored "$runs/${name}_$seed" $split \
+                    "padir mask_predict p2 renoise sundae:share=0.5,temperature=0" "$runs/${name}_$seed.$split.json"
+            done
+        done
+    done
+    .venv/bin/python scripts/components.py
 }
 
 toy() {
-    local name steps="${STEPS:-3000}"
-    (($#)) || set -- padir self_conditioning one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive
-    if ! prepared toy_de_en; then
-        padir vocab --task toy_de_en --size 2400 --output data/toy.model
-        padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --set max_source_tokens=64 max_target_tokens=64
-    fi
+    local name
+    (($#)) || set -- padir one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive
+    toy_corpus
     for name; do
-        train_objective runs/toy_objectives "$name" configs/run/toy_cpu.gin --gin.ModelConfig.length_unit=1 # also for sundae
+        padir train toy_cpu "objective/$name" --model_dir "runs/toy_objectives/$name" --steps "${STEPS:-3000}" \
+            --gin.Intervals.evaluate=0 --gin.ModelConfig.length_unit=1 # also for sundae
     done
-    compare toy "1 2 4 10" "toy_right toy_mixed bleu passes" --data data/toy_de_en
-}
-
-multi30k() {
-    local name steps="${STEPS:-1500}" data=data/multi30k_de_en_general teacher=runs/multi30k_objectives/teacher
-    local words=("${@:2}")
-    prepared multi30k_de_en_general || padir prepare --task multi30k_de_en --data_dir "$1" --output "$data" \
-        --vocab padir/pretrained/de_en_ar/vocab.model --set max_source_tokens=120 max_target_tokens=120
-    padir train --gin_file=configs/run/multi30k_de_en_ar_cpu.gin --data "$data" --model_dir "$teacher" \
-        "--gin.train.start_from='de_en_ar'" --gin.train.num_steps=1200 --gin.ModelConfig.dropout_rate=0.1 \
-        --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 --gin.Batching.row_length=80 --gin.Batching.rows=13
-    prepared multi30k_de_en_general_distilled || padir distill --model "$teacher" --data "$data" \
-        --output "${data}_distilled" --beam 5 --batch_size 128
-    for name in padir mdlm; do
-        train_objective runs/multi30k_objectives "$name" configs/run/multi30k_de_en_distilled_cpu.gin --data "${data}_distilled" \
-            "--gin.train.start_from='$teacher'" --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 \
-            --gin.Objective.length_weight=5.0
-    done
-    models+=("autoregressive=$teacher")
-    compare multi30k "4 10" "bleu non_words stutter_before passes" --data "$data" --split validation --metric "${words[@]/#/known_words=}"
 }
 
 case "${1:-}" in
-    toy | multi30k) make_environment && "$@" ;;
-    *) echo "usage: scripts/objectives.sh toy [OBJECTIVE..] | multi30k DIR KNOWN_WORDS.." >&2 && exit 2 ;;
+    toy | components) make_environment && "$@" ;;
+    *) echo "usage: scripts/objectives.sh toy [OBJECTIVE..] | components" >&2 && exit 2 ;;
 esac

@@ -31,53 +31,6 @@ def evaluation(name: str) -> str:
     return table(head, lines, text=several)
 
 
-# objective, the strategy of its paper as results/toy_strategies.md names it, the same as an option
-DECODED = (
-    ("padir", "padir", "padir"),
-    ("self_conditioning", "padir", "padir"),
-    ("one_stage", "padir", "padir"),
-    ("rejecter", "padir", "padir"),
-    ("rejecter", "rejecter", "rejecter"),
-    ("sundae", "sundae(temperature=0.0, order=uncertain)", "sundae:order=uncertain,temperature=0"),
-    ("cmlm", "mask_predict", "mask_predict"),
-    ("smart", "mask_predict", "mask_predict"),
-    ("mdlm", "mask_predict", "mask_predict"),
-    ("glat", "padir", "padir"),
-    ("disco", "easy_first", "easy_first"),
-    ("autoregressive", "beam", "beam 5"),
-)
-
-
-def objectives() -> str:
-    """Every objective of results/toy_strategies.md, decoded by a strategy of its kind: per cent right by steps."""
-    found, lines = strategies("toy_strategies"), []
-    for model, strategy, option in DECODED:
-        right, mixed, passes = (found[metric][model, strategy] for metric in ("toy_right", "toy_mixed", "passes"))
-        searched = right["10 steps"] == "-"  # a search's column is that of N steps
-        last = "N steps" if searched else "10 steps"
-        cells = [right[column] for column in ("1 step", "2 steps", "4 steps", last)]
-        cells = [f"{float(cell):.1f}" if cell != "-" else "" for cell in cells]
-        option = option if searched else f"`{option}`"
-        lines.append([f"`{model}`", option, *cells, f"{float(mixed[last]):.1f}", passes[last]])
-    return table(["objective", "decoded by", "1", "2", "4", "10", "mixed at 10", "passes at 10"], lines, text=True)
-
-
-def strategies(name: str) -> dict[str, dict[tuple[str, str], dict[str, str]]]:
-    """The tables of results/NAME.md, which `padir tables` wrote: columns by metric, then by model and strategy."""
-    found: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
-    metric, model, head = "", "", []
-    for line in (RESULTS / f"{name}.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("**"):
-            metric, head = line.strip("*"), []
-        elif line.startswith("| ") and not head:
-            head = cells
-        elif line.startswith("| ") and "---" not in line:
-            model = cells[0] or model
-            found.setdefault(metric, {})[model, cells[1]] = dict(zip(head[2:], cells[2:], strict=True))
-    return found
-
-
 SOURCES = ("teacher", "commit", "machine")
 
 

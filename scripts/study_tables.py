@@ -2,12 +2,11 @@
 
 import functools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from result_tables import strategies, table
+from result_tables import table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -152,28 +151,6 @@ def schedule_quality() -> str:
     return markdown(head, cells)
 
 
-def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
-    """Read a table of results/NAME.md by model, strategy and number of steps, of one hypothesis alone."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
-    for (model, strategy), line in strategies(name)[title].items():
-        values = {column: value for column, value in line.items() if re.match(r"\d+ step", column)}
-        if line["# Hyp."] == "1" and "-" not in values.values():
-            option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", strategy).replace(", ", ",")
-            found.setdefault(model, {})[option] = values
-    return found
-
-
-def every_strategy(name: str, title: str, column: str) -> str:
-    """Every strategy of every model by the metric of this title, after one number of passes."""
-    found = objectives(name, title)
-    strategies = dict.fromkeys(each for tried in found.values() for each in tried)
-    cells = [
-        [f"`{each}`", *(f"{float(tried[each][column]):.1f}" if each in tried else "-" for tried in found.values())]
-        for each in strategies
-    ]
-    return markdown(["strategy", *(f"`{model}`" for model in found)], cells)
-
-
 def ising(name: str, part: str = "rows") -> Any:
     """Read one part of the results of `padir ising`."""
     return json.loads((DOCS / "ising" / f"{name}.json").read_text())[part]
@@ -300,7 +277,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(attention, dependency, pairs, cycle, by_step, strategies_by_step, outcomes),
-        *(schedule_losses, schedule_quality, every_strategy, learning, steps, separations, pass_costs),
+        *(schedule_losses, schedule_quality, learning, steps, separations, pass_costs),
         *(schedule_bounds, doubling_bounds, phrase_errors, canvases, statements),
     )
 }
