@@ -7,7 +7,8 @@ Prints a table in Markdown with exact (Clopper-Pearson) 95 % intervals, and the 
 """
 
 import argparse
-import math
+
+from scipy.stats import binomtest
 
 from padir import Translator
 from padir.cli.console import read_lines
@@ -15,22 +16,6 @@ from padir.metrics.scores import non_words
 
 WAYS = {"one pass": {"mode": "refine", "num_steps": 1}, "4 passes": {"mode": "refine", "num_steps": 4}}
 WAYS |= {"greedy": {"mode": "causal", "beam": 1}, "beam 5": {"mode": "causal", "beam": 5}}
-
-
-def interval(count: int, total: int) -> tuple[float, float]:
-    """The shares at which `count` of `total` or more, and `count` or fewer, have a probability of 2.5 %."""
-
-    def at_most(share: float, most: int) -> float:
-        return math.fsum(math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(most + 1))
-
-    def solve(most: int, probability: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if at_most(middle, most) > probability else (low, middle)
-        return low
-
-    return (solve(count - 1, 0.975) if count else 0.0), (solve(count, 0.025) if count < total else 1.0)
 
 
 def main() -> None:
@@ -50,8 +35,9 @@ def main() -> None:
                 continue
             outputs = [result.text for result in translator.translate(sources, **options)]
             score = metric(outputs, outputs)
-            low, high = interval(round(score.value * len(outputs) / 100), len(outputs))
-            print(f"| `{name}` | {way} | {score.value:.1f} % | {100 * low:.1f} to {100 * high:.1f} % |", flush=True)
+            exact = binomtest(round(score.value * len(outputs) / 100), len(outputs)).proportion_ci()
+            bounds = f"{100 * exact.low:.1f} to {100 * exact.high:.1f} %"
+            print(f"| `{name}` | {way} | {score.value:.1f} % | {bounds} |", flush=True)
     print(f"\n{len(sources)} sentences, known words {score.signature}")
 
 

@@ -4,11 +4,9 @@ python scripts/speedrun.py                                                      
 python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_words FILE  # runs them, writes the board
 
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
-non-words. Some tries need other folders beside DISTILLED. `raw` needs the folder that was distilled, by the name
-multi30k_de_en. The tries vocabulary_4k need multi30k_distilled_4k, the same corpus prepared with 4,000 pieces of its
-own and distilled by the same MODEL, and vocabulary_8k the same with 8,000 (`--set max_source_tokens=96
-max_target_tokens=96`); the other tries have MODEL's pieces. The tries of 120 core-minutes need DISTILLED_greedy, from
-the same MODEL without a beam, and `drafter` needs it by the name multi30k_de_en_distilled_greedy.
+non-words. Beside DISTILLED, `raw` needs the folder that was distilled, by the name multi30k_de_en. The tries of 120
+core-minutes need DISTILLED_greedy, from the same MODEL without a beam, and `drafter` needs it by the name
+multi30k_de_en_distilled_greedy.
 
 Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`. A
 core-minute is one core for a minute, measured as process time. The number of steps of a try is fixed in this file,
@@ -116,17 +114,13 @@ TRIES = {
         ),
         data="multi30k_de_en_distilled_greedy",
     ),
-    # The paper's recommendations, one left out of each try.
+    # The paper's components, one left out of each try.
     "baseline": Try("the paper's objective", 16, 1_050),
     "unmasking_01": Try("unmasking rate 0.1", 16, 1_050, ("configs/ablation/unmasking_01.gin",)),
-    "unmasking_05": Try("unmasking rate 0.5", 16, 1_050, ("configs/ablation/unmasking_05.gin",)),
     "unmasking_09": Try("unmasking rate 0.9", 16, 1_050, ("configs/ablation/unmasking_09.gin",)),
     "no_positions": Try("no positional attention", 16, 1_175, ("configs/ablation/no_positional_attention.gin",)),
     "stages_1": Try("one stage", 16, 1_600, ("configs/ablation/stages_1.gin",)),
-    "stages_3": Try("three stages", 16, 750, ("configs/ablation/stages_3.gin",)),
     "raw": Try("the corpus, not distilled", 16, 1_050, data="multi30k_de_en"),
-    "vocabulary_4k": Try("4,000 pieces of the corpus", 16, 1_200, data="multi30k_distilled_4k"),
-    "vocabulary_8k": Try("8,000 pieces of the corpus", 16, 1_050, data="multi30k_distilled_8k"),
 }
 
 

@@ -134,23 +134,6 @@ def schedule_losses() -> str:
     return markdown(["model, order, schedule", *(f"{count} pass{'es' * (count > 1)}" for count in counts)], cells)
 
 
-def schedule_quality() -> str:
-    """Table of right translations by `mask_predict` with each schedule, beside its loss in confident order."""
-    loss = {(row["passes"], row["order"]): row for row in load("schedule_mdlm")["rows"]}
-    right = {}
-    for row in load("schedule_quality"):
-        schedule, steps = row["strategy"]["schedule"], row["num_steps"]
-        name = schedule if isinstance(schedule, str) else "searched"
-        if name != "searched" or len(schedule) == steps:
-            right[name, steps] = row["scores"]["toy_right"]["value"]
-    cells = []
-    for name in SCHEDULES:
-        pairs = [(f"{loss[count, 'confident'][name]:.3f}", f"{right[name, count]:.1f}") for count in (4, 10)]
-        cells.append([SCHEDULES[name], *(text for pair in pairs for text in pair)])
-    head = ["schedule", "loss, 4 passes", "right, 4 passes", "loss, 10 passes", "right, 10 passes"]
-    return markdown(head, cells)
-
-
 def ising(name: str, part: str = "rows") -> Any:
     """Read one part of the results of `padir ising`."""
     return json.loads((DOCS / "ising" / f"{name}.json").read_text())[part]
@@ -277,7 +260,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(attention, dependency, pairs, cycle, by_step, strategies_by_step, outcomes),
-        *(schedule_losses, schedule_quality, learning, steps, separations, pass_costs),
+        *(schedule_losses, learning, steps, separations, pass_costs),
         *(schedule_bounds, doubling_bounds, phrase_errors, canvases, statements),
     )
 }
