@@ -15,7 +15,7 @@ import inspect
 import re
 import tokenize
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,14 +55,18 @@ def _name(item: Callable[..., Any]) -> str:
 
 
 _REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module="padir") for item in CONFIGURABLES}
+_ITEMS = {f"padir.{_name(item)}": item for item in CONFIGURABLES}
 _UNBOUND = object()
 _MOST_BYTES, _MOST_VALUES = 65_536, 10_000  # of a gin file, and of a macro with the macros in it
 _overrides: list[str] = []  # names of the bindings that the command line gave
-_asked: set[str] = set()  # parameters that `argument` was asked for
+_asked: set[str] = set()  # parameters that `argument` was asked for, and macros that `macro` was asked for
 
 
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """Function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
+
+    If an argument has no binding and its default is configurable, it is also made from the configuration. So
+    `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
 
     >>> parse([], ["Decoding.top_k=3"])
     >>> configured(Decoding)().top_k
@@ -71,6 +75,7 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(**given: Any) -> Any:
+        _bind_defaults(item)
         try:
             return _REGISTERED[_name(item)](**given)
         except RecursionError:
@@ -82,10 +87,9 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
 def argument(item: Callable[..., Any], name: str) -> Any:
     """Value that `configured(item)` will get for an argument whose default is configurable."""
     _asked.add(f"{_name(item)}.{name}")
+    _bind_defaults(item)
     bound = _bound(item, name)
-    if isinstance(bound, ConfigurableReference):
-        return bound.scoped_configurable_fn()
-    return inspect.signature(item).parameters[name].default if bound is _UNBOUND else bound
+    return bound.scoped_configurable_fn() if isinstance(bound, ConfigurableReference) else bound
 
 
 def bound(item: Callable[..., Any]) -> set[str]:
@@ -103,9 +107,6 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
 
 def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports: Sequence[str] = ()) -> None:
     """Read gin files, then bindings, which take precedence; earlier configuration is forgotten.
-
-    If an argument has no binding and its default is configurable, it is also made from the configuration. So
-    `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
 
     Args:
       files: paths, also relative to the repository; an included file may lie beside the file that includes it.
@@ -125,7 +126,6 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
         for file in files:
             _parse(f"--gin_file {file}", [file], [])
         _parse("", [], [_quoted(binding) for binding in bindings])
-    _bind_defaults()
     try:
         gin.finalize()
     except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
@@ -139,22 +139,22 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
         _check_types(item)
 
 
-def _bind_defaults() -> None:
-    """Bind each argument without a binding whose default is configurable to the default's class.
+def _bind_defaults(item: Callable[..., Any]) -> None:
+    """Binds each argument without a binding whose default is configurable to the default's class; then in that class.
 
-    Values of its own that a default has (the peak of Adafactor's learning rate) hold unless they are bound. They stand
-    in a scope of gin, because another class may have the same class with other values.
+    Values of its own that such a default has (the peak of Adafactor's learning rate) are bound, too, unless they are.
     """
-    for item in CONFIGURABLES:
-        for name, parameter in inspect.signature(item).parameters.items():
-            default, made = parameter.default, type(parameter.default)
-            if made in CONFIGURABLES and _bound(item, name) is _UNBOUND:
-                own = {key: value for key, value in vars(default).items() if value != getattr(made(), key)}
-                scope = f"{_name(item)}/" if own else ""
+    for name, parameter in inspect.signature(item).parameters.items():
+        value, made = _bound(item, name), type(parameter.default)
+        if value is _UNBOUND and made in CONFIGURABLES:
+            value = ConfigurableReference(_name(made), evaluate=True)
+            own = {key: each for key, each in vars(parameter.default).items() if each != getattr(made(), key)}
+            with gin.unlock_config():
+                gin.bind_parameter(f"{_name(item)}.{name}", value)
                 for key in own.keys() - bound(made):
-                    gin.bind_parameter(f"{scope}{_name(made)}.{key}", own[key])
-                reference = ConfigurableReference(scope + _name(made), evaluate=True)
-                gin.bind_parameter(f"{_name(item)}.{name}", reference)
+                    gin.bind_parameter(f"{_name(made)}.{key}", own[key])
+        if isinstance(value, ConfigurableReference) and (inner := _ITEMS.get(value.config_key[1])):
+            _bind_defaults(inner)
 
 
 def _expanded(value: Any, sizes: dict[Any, int]) -> int:
@@ -165,8 +165,20 @@ def _expanded(value: Any, sizes: dict[Any, int]) -> int:
             inner = gin.config._CONFIG.get(value.config_key, {}).values()
             sizes[value.config_key] = sum(_expanded(each, sizes) for each in inner)
         return sizes[value.config_key]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return 1 + sum(_expanded(each, sizes) for each in items)
+    return 1 + sum(_expanded(each, sizes) for each in _items(value))
+
+
+def _references(value: Any) -> Iterator[ConfigurableReference]:
+    """The references in a bound value."""
+    if isinstance(value, ConfigurableReference):
+        yield value
+    for each in _items(value):
+        yield from _references(each)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """The values in a list, tuple or dict; none in another value."""
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
 
 
 def _read(path: str) -> Any:
@@ -232,6 +244,7 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
 
 def macro(name: str) -> Any:
     """Value of a macro such as `DATASET = "data/toy"`; None if nothing sets it."""
+    _asked.add(name)
     try:
         return gin.query_parameter(f"{name}/gin.macro.value")
     except ValueError:
@@ -254,19 +267,29 @@ def check_overrides() -> None:
     Raises:
       PadirError: a binding had no effect.
     """
-    used = {_bare(line.partition(" =")[0]) for line in gin.operative_config_str().splitlines()} | _asked
+    used = {each for line in gin.operative_config_str().splitlines() for each in _names(line.partition(" =")[0])}
+    used |= {each.config_key[0] for values in gin.config._CONFIG.values() for each in _references([*values.values()])}
     for name in _overrides:
-        short = _bare(name)
-        if "." in short and short not in used:
+        full = _names(name)[-1]
+        if full not in used | _asked:
+            if "." not in full:
+                raise PadirError(f"{name} has no effect, because nothing here refers to it", remedy="leave it out")
+            owner = full.split("/")[-1].partition(".")[0]
             raise PadirError(
-                f"{name} has no effect, because nothing here uses {short.partition('.')[0]}: bind an instance of"
-                f" it, such as Objective.corruption=@{short.partition('.')[0]}(), or leave it out"
+                f"{name} has no effect, because nothing here uses {owner}: bind an instance of"
+                f" it, such as Objective.corruption=@{owner}(), or leave it out"
             )
 
 
-def _bare(name: str) -> str:
-    """Owner and parameter of a binding's name without scopes and modules: "Decoding.seed" of "a/x.Decoding.seed"."""
-    return ".".join(name.split("/")[-1].strip().split(".")[-2:])
+def _names(name: str) -> list[str]:
+    """Owner and parameter of a binding without modules, alone and in each of its scopes, the whole one last.
+
+    >>> _names("a/b/x.Decoding.seed")
+    ['Decoding.seed', 'a/Decoding.seed', 'a/b/Decoding.seed']
+    """
+    *scopes, last = name.strip().split("/")
+    bare = ".".join(last.split(".")[-2:])
+    return ["/".join([*scopes[:n], bare]) for n in range(len(scopes) + 1)]
 
 
 def clear() -> None:

@@ -64,6 +64,20 @@ class TestOrder:
         config.configured(Mask)()
         config.check_overrides()
 
+    @pytest.mark.parametrize("name", ["SEED", "other/ModelConfig.width", "other/train.seed"])
+    def test_a_binding_that_nothing_refers_to(self, name):
+        config.parse([], ["MODEL_DIR=run", f"{name}=8"])
+        config.configured(TrainConfig)()
+        assert config.macro("MODEL_DIR") == "run"
+        with pytest.raises(PadirError, match=f"^{name} has no effect"):
+            config.check_overrides()
+
+    def test_macros_and_scopes_that_are_used(self):
+        config.parse([], ["SEED=8", "train.seed=%SEED", "train.optimizer=@fast/Adam()", "fast/Cosine.peak=0.5"])
+        made = config.configured(TrainConfig)()
+        assert (made.seed, made.optimizer) == (8, Adam(Cosine(peak=0.5)))
+        config.check_overrides()
+
     def test_an_unbound_argument_is_made_of_the_configuration(self, tmp_path):
         bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "Decoding.top_k=3"]
         config.parse([], bindings)
@@ -118,6 +132,13 @@ class TestInstances:
     def test_a_default_keeps_its_own_values(self):
         config.parse([], ["Cosine.warmup_steps=7"])
         assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=1e-2, warmup_steps=7))
+
+    def test_the_printed_configuration_can_be_changed(self, tmp_path):
+        config.parse()
+        config.configured(TrainConfig)()
+        (tmp_path / "config.gin").write_text(config.operative())
+        config.parse([str(tmp_path / "config.gin")], ["Cosine.peak=0.5"])
+        assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=0.5))
 
     def test_a_wrong_value_is_refused_by_its_class(self):
         config.parse([], ["ModelConfig.width=0"])

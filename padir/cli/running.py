@@ -77,6 +77,10 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     results = getattr(module, f"run_{args.command}")(args)
     if args.json and results is not None and (not several or is_first()):  # else they are written already
         write_json(args.json, results)
+    if args.gin:
+        from padir import config
+
+        config.check_overrides()
     _flush()
 
 
