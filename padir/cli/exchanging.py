@@ -7,6 +7,7 @@ from typing import Any
 
 from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model
 from padir.cli.console import tell
+from padir.decoding.options import option_table
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
 from padir.interop.onnx import export_onnx
@@ -15,8 +16,6 @@ from padir.interop.t5x import exchange
 from padir.models.directory import ModelCard
 from padir.text.languages import pair_of
 from padir.text.tokenizer import Tokenizer
-
-_OF_PROGRAMS = ("num_steps", "strategy", "top_k", "mode", "precision", "format")
 
 
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
@@ -27,7 +26,8 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
     lengths = chosen(args, "padir.interop.stablehlo:Lengths")
     platforms = chosen(args, "padir.interop.stablehlo:export_model")
     if args.what == "weights":
-        wrong = [*(name for name in _OF_PROGRAMS if getattr(args, name) is not None), *lengths, *platforms]
+        given = (name for name in (*option_table(), "format") if getattr(args, name, None) is not None)
+        wrong = [*given, *lengths, *platforms]
         if wrong:
             raise PadirError(f"{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
         written = write_weights(translator, args.output, overwrite=args.overwrite)

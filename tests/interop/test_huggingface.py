@@ -107,5 +107,10 @@ def test_the_command(tokenizer, tmp_path, capsys):
     arguments = ["export", "--what", "weights", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
     assert read_weights(tmp_path / "out").card == translator.card
-    assert main([*arguments, "--overwrite", "--set", "platforms=cpu"]) == 2
-    assert "platforms applies only to programs" in capsys.readouterr().err
+    for name, words in {
+        "platforms": ["--set", "platforms=cpu"],
+        "beam": ["--beam", "2"],
+        "seed": ["--seed", "1"],
+    }.items():
+        assert main([*arguments, "--overwrite", *words]) == 2
+        assert f"{name} applies only to programs" in capsys.readouterr().err

@@ -159,10 +159,11 @@ class RefinementModel(BaseTransformerModel):
                 f"{objective.between} depends on the progress of training, which T5X does not pass to a model",
                 remedy="choose a constant transition, such as Glat with equal start and end",
             )
-        if not isinstance(decoding.rule, OwnScore) or decoding.shortlist is not None or decoding.n_best:
+        of_text = decoding.shortlist is not None or decoding.n_best or decoding.keep or decoding.precision
+        if of_text or not isinstance(decoding.rule, OwnScore):
             raise PadirError(
-                "T5X decodes batches of ids: Decoding.rerank must be 'own', shortlist None and n_best 0; use"
-                " `padir translate` for other values"
+                "T5X decodes batches of ids in ModelConfig.dtype: Decoding.rerank must be 'own', n_best 0, and keep,"
+                " precision and shortlist must not be set; use `padir translate` for other values"
             )
         languages_of = languages.split("-")
         if len(languages_of) != 2:
