@@ -154,6 +154,8 @@ class _Records:
         limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
         same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
         same += [batching.mode, batching.shapes(), batching.num_segments, self._prefix, seed]
+        if any(manifest.placeholders for manifest in manifests):
+            same.append([manifest.placeholders for manifest in manifests])
         if mixture.weights != (1.0,):
             same += [[info.sha256 for info in infos], limits, mixture.weights]
         self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]

@@ -96,7 +96,7 @@ def learn(
     sources, targets = read(mixture, "train", most_pairs)
     tokenizer = load_tokenizer(mixture.folders[0])
     ids = tokenizer.ids
-    lexicon = model_one(sources, targets, ids.end_regular, iterations)
+    lexicon = model_one(sources, targets, ids.vocab_size, iterations)
     regular_N = np.arange(ids.first_regular, ids.end_regular, dtype=np.int32)
     count_N = np.bincount(targets.id_N, minlength=ids.end_regular)[regular_N]
     by_frequency_N = regular_N[np.argsort(-count_N, kind="stable")]
@@ -141,7 +141,8 @@ def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: 
 
 def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
     """The most probable regular target ids of each source id, [P, count], padded with 0."""
-    regular = lexicon.target_N >= ids.first_regular
+    regular = (lexicon.target_N >= ids.first_regular) & (lexicon.target_N < ids.end_regular)
+    regular &= lexicon.source_N < ids.end_regular  # placeholders are sentinels, which every list has
     source_N, target_N, prob_N = (each[regular] for each in lexicon)
     order = np.lexsort((target_N, -prob_N, source_N))
     source_N, target_N = source_N[order], target_N[order]

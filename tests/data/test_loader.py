@@ -152,6 +152,15 @@ def test_a_state_of_other_batches_is_refused(prepared):
             make_loader(prepared, batching, **{"seed": 5} | change).set_state(state)
 
 
+def test_a_state_of_another_share_of_placeholders_is_refused(tokenizer, tmp_path):
+    """The pairs are the same, and their tokens and lengths are not."""
+    for share in (0.3, 0.5):
+        prepare(Numbers(), tokenizer, tmp_path / str(share), placeholders=share, progress=False)
+    loaders = [make_loader(tmp_path / str(share), BATCHES["pack"], seed=5) for share in (0.3, 0.5)]
+    with pytest.raises(PadirError, match="the loader's saved state belongs to other data"):
+        loaders[1].set_state(loaders[0].get_state())
+
+
 @pytest.mark.parametrize("mode", PLANS)
 def test_processes_share_every_batch(prepared, mode):
     whole = make_loader(prepared, BATCHES[mode], row_multiple=2)

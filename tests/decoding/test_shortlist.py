@@ -115,6 +115,17 @@ class TestLearn:
         assert listed[:10] == sorted(english, key=lambda i: (-count[i], i))
         assert sorted(listed) == [*range(tokenizer.ids.first_regular, tokenizer.ids.end_regular)]
 
+    def test_placeholders_are_no_pieces(self, tokenizer, tmp_path):
+        """They have ids of their own: none is a candidate, and none counts as a piece of the next sentence."""
+        marked = tuple((f"{german} 17", f"{english} 17") for german, english in zip(GERMAN, ENGLISH, strict=True))
+        prepare(Listed(marked), tokenizer, tmp_path / "data", placeholders=1.0, progress=False)
+        table_PK = learn(str(tmp_path / "data"), frequent=3).candidates_PK
+        german, english = ([tokenizer.encode(word)[0] for word in words] for words in (GERMAN, ENGLISH))
+        space = tokenizer.encode("null 17")[1]
+        for i in range(tokenizer.ids.first_regular, tokenizer.ids.end_regular):
+            expected = {english[german.index(i)], space} if i in german else {*english, space} if i == space else {i}
+            assert {*table_PK[i].tolist()} - {0} == expected
+
     def test_of_more_pairs_some_are_taken_evenly(self, tokenizer, tmp_path):
         pairs = tuple((word, word) for word in GERMAN[:5])
         prepare(Listed(pairs), tokenizer, tmp_path / "data", progress=False)
