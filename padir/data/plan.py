@@ -43,7 +43,8 @@ class Batching:
         the rows. So in "bucket" mode the batches are the same for all numbers of devices that divide row_multiple.
       parts: gradient accumulation: a step computes the gradient in this number of parts with equally many rows, one
         after the other, and adds up the gradients. Use it for batches that are too large for a device's memory. The
-        result differs from the whole batch's only in the last bits and in the noise of dropout.
+        result differs from the whole batch's only in the last bits and in the noise of dropout. In "bucket" mode the
+        number of rows is also a multiple of this number, so that batches change unless it divides row_multiple.
 
     Raises:
       PadirError: a number is below 1, or there is no such mode.

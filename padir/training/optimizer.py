@@ -179,7 +179,8 @@ class NotFinite:
 
     Attributes:
       action: "stop" (saves the batch and ends the run) or "skip" (leaves parameters and optimizer state unchanged, and
-        counts the step as "skipped" in metrics.jsonl).
+        counts the step as "skipped" in metrics.jsonl). The learning rate's schedule waits, too, so that the applied
+        rate is that of as many steps before the logged one as were skipped.
       most_in_a_row: number of skipped steps in a row after which "skip" also stops the run; so many failures in a row
         are not due to single batches.
     """

@@ -88,7 +88,11 @@ class StartFrom:
 
     def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
         """The reason, other than its shape, why a parameter cannot be taken; "" if it can."""
-        part = "decoder" if name.startswith(("decoder/", "rejecter/", "belief_projection/")) else "encoder"
+        part = (
+            "decoder"
+            if name.startswith(("decoder/", "rejecter/", "belief_projection/", "position_head/"))
+            else "encoder"
+        )
         if part not in self.parts and name != "token_embedder/embedding":
             return f"StartFrom.parts leaves the {part} out"
         if name not in found:

@@ -105,6 +105,12 @@ def test_one_part_alone(tokenizer, tmp_path, part, roots):
     assert changed == roots
 
 
+def test_the_head_of_each_position_is_a_part_of_the_decoder(tokenizer, tmp_path):
+    teacher = random_model_dir(tmp_path / "teacher", length_head="ctc")
+    params, fresh = started(tokenizer, StartFrom(str(teacher), parts=("encoder",)), length_head="ctc")
+    assert all(same(params[name], fresh[name]) for name in params if name.startswith(("decoder/", "position_head/")))
+
+
 def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_path, logged):
     """The same size and other pieces, of which the German words are in both."""
     lines = [line.upper() if i % 2 else line for i, line in enumerate(number_lines())]
