@@ -106,11 +106,15 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
     options = named_values(args.validate, "--validate")
     # Weights in a gin file belong to the folders that the file names.
     weights = {"weights": ()} if args.data and len(folders) == 1 else {}
+    if args.data and len(folders) > 1 and "weights" in config.bound(Mixture):
+        tell("padir: Mixture.weights apply to the folders of --data, in their order")
 
     def validation() -> tuple[Any, TrainConfig, Any]:
         """Validation's decoding options, the training settings, and the validation function; raises if one is wrong."""
-        settings, decoding = config.configured(TrainConfig)(), Decoding().changed(**(bound_by_gin() | options))
+        settings = config.configured(TrainConfig)()
         model, objective = settings.model, settings.objective
+        # The default of `padir.decoding.options.default_decoding`, by which the model will decode.
+        decoding = Decoding(top_k=model.length_unit).changed(**(bound_by_gin() | options))
         resolve(decoding, model, objective.corruption, objective.decoded_with(model))
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))

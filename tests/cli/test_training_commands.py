@@ -107,6 +107,17 @@ def test_the_weights_of_a_gin_file_belong_to_its_own_folders(built, tmp_path, ca
     assert "3 folders need one weight each, got 2" in refused(capsys, *command, *two)
 
 
+def test_validation_tries_all_lengths_of_a_class(built, tmp_path, capsys, monkeypatch):
+    """As the trained model will by default: with one length of each class, half of all lengths are never tried."""
+    options = []
+    monkeypatch.setattr("padir.cli.making.validation_fn", lambda _, decoding: options.append(decoding))
+    command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model", *TINY_GIN, "--print_config"]
+    for words in (["--gin.ModelConfig.length_unit=2"], ["--gin.ModelConfig.length_unit=2", "--validate", "top_k=1"]):
+        status, _, errors = run(capsys, *command, *words)
+        assert status == 0, errors
+    assert [each.top_k for each in options] == [2, 1]
+
+
 def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
     command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model", *TINY_GIN]
     for option, message in (
