@@ -26,8 +26,8 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
     lengths = chosen(args, "padir.interop.stablehlo:Lengths")
     platforms = chosen(args, "padir.interop.stablehlo:export_model")
     if args.what == "weights":
-        given = (name for name in (*option_table(), "format") if getattr(args, name, None) is not None)
-        wrong = [*given, *lengths, *platforms]
+        refused = (name for name in (*option_table(), "format") if getattr(args, name, None) is not None)
+        wrong = [*refused, *lengths, *platforms]
         if wrong:
             raise PadirError(f"{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
         written = write_weights(translator, args.output, overwrite=args.overwrite)

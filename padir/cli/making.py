@@ -105,8 +105,8 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     options = named_values(args.validate, "--validate")
     # Weights in a gin file belong to the folders that the file names.
-    weights = {"weights": ()} if args.data and len(folders) == 1 else {}
-    if args.data and len(folders) > 1 and "weights" in config.bound(Mixture):
+    weights = {"weights": ()} if args.data and len(args.data) == 1 else {}
+    if args.data and not weights and "weights" in config.bound(Mixture):
         tell("padir: Mixture.weights apply to the folders of --data, in their order")
 
     def validation() -> tuple[Any, TrainConfig, Any]:
