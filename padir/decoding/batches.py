@@ -48,6 +48,10 @@ class SourceBatch:
         """The spans that must stand in the translation of sentence b; None without any."""
         return self.marked[b] if self.marked else None
 
+    def repeats(self, b: int) -> frozenset[int]:
+        """The ids that the translation of sentence b may repeat, although repeats are dropped (`Template.repeats`)."""
+        return self.templates[b].repeats if self.templates else frozenset()
+
 
 @flax.struct.dataclass
 class EncodedBatch:
@@ -152,12 +156,13 @@ def choose(
     for b, score_N in enumerate(scores):
         if not np.isfinite(drafts.log_prob_R[rows[b]]).all():
             raise not_finite()
-        source = batch.source.texts[b]
+        source, repeats = batch.source.texts[b], batch.source.repeats(b)
         # What the causal side did not read comes last; ties keep their order.
         order = [(each.again is not None, score) for each, score in zip(hypotheses[b], score_N, strict=True)]
         ranked = sorted(range(len(order)), key=order.__getitem__, reverse=True)
         texts = (
-            loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n])), source) for n in ranked
+            loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n]), repeats), source)
+            for n in ranked
         )
         chosen, text = first_whole(zip(ranked, texts, strict=True), source, batch.source.spans(b))
         ranked = [chosen, *(n for n in ranked if n != chosen)]
@@ -252,7 +257,9 @@ def _hypotheses(
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
         if read:
-            made = made._replace(text=draft_text(loaded, decoding, *drafts.row(row), batch.source.texts[b]))
+            made = made._replace(
+                text=draft_text(loaded, decoding, *drafts.row(row), batch.source.texts[b], batch.source.repeats(b))
+            )
         if length_log_prob_BM is not None:
             made = made._replace(length_log_prob=float(length_log_prob_BM[b, drafts.length_R[row] - 1]))
         return made._replace(again=again.get(row))
@@ -286,7 +293,8 @@ def _read_again(
     targets: list[list[list[int]]] = [[[]] * most for _ in some]
     places = {b: some.index(b) for b in near}
     for b, place in places.items():
-        own = [[*draft_tokens(loaded, decoding, *drafts.row(row)), EOS] for row in near[b]]
+        repeats = batch.source.repeats(b)
+        own = [[*draft_tokens(loaded, decoding, *drafts.row(row), repeats), EOS] for row in near[b]]
         targets[place] = own + [[]] * (most - len(own))
     width = drafts.tokens_RL.shape[1]
     if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
@@ -307,9 +315,16 @@ def _read_again(
     }
 
 
-def draft_text(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any, source: str) -> str:
+def draft_text(
+    loaded: LoadedModel,
+    decoding: Decoding,
+    tokens_L: Any,
+    free_L: Any,
+    source: str,
+    repeats: frozenset[int] = frozenset(),
+) -> str:
     """The text of a draft (`draft_tokens`), cleaned up."""
-    return clean(loaded.tokenizer.decode(draft_tokens(loaded, decoding, tokens_L, free_L), source), source)
+    return clean(loaded.tokenizer.decode(draft_tokens(loaded, decoding, tokens_L, free_L, repeats), source), source)
 
 
 def draft_tokens(
@@ -317,11 +332,15 @@ def draft_tokens(
     decoding: Decoding,
     tokens_L: Int[np.ndarray, " L"],
     free_L: Bool[np.ndarray, " L"],
+    repeats: frozenset[int] = frozenset(),
     whole: bool = False,
 ) -> list[int]:
-    """The tokens that the readout reads; `Decoding.drop_repeats` removes repeated tokens unless `whole` is True."""
+    """The tokens that the readout reads; `Decoding.drop_repeats` removes repeated tokens unless `whole` is True.
+
+    `repeats` are ids that may repeat, beside those that the tokenizer allows.
+    """
     if decoding.drops_repeats and not whole:
-        return without_repeats(tokens_L, free_L, loaded.tokenizer.copied)
+        return without_repeats(tokens_L, free_L, loaded.tokenizer.copied | repeats)
     return tokens_L[loaded.card.config.readout.kept(tokens_L, free_L, loaded.model.ids)].tolist()
 
 

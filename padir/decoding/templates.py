@@ -62,6 +62,12 @@ class Template:
         return first if others == [0] and isinstance(first, tuple) else None
 
     @property
+    def repeats(self) -> frozenset[int]:
+        """The ids that stand beside themselves in the fixed text."""
+        texts = [part for part in self.parts if isinstance(part, tuple)]
+        return frozenset(a for part in texts for a, b in itertools.pairwise(part) if a == b)
+
+    @property
     def least(self) -> int:
         """The least number of target tokens, EOS included."""
         return 1 + sum(len(part) if isinstance(part, tuple) else part or 1 for part in self.parts)
@@ -142,9 +148,10 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
         raise PadirError("template", f"at most {config.max_length} tokens, as the model takes", longest)
     mode = mode_of(decoding, config)
     chosen = mode if mode in modes else modes[0]
-    fixed = [part for each in templates for part in each.parts if isinstance(part, tuple)]
-    if chosen == "refine" and any(a == b for part in fixed for a, b in itertools.pairwise(part)):
-        decoding = dataclasses.replace(decoding, drop_repeats=False)  # it would drop fixed text
+    if chosen == "refine" and any(each.parts.count(0) > 1 for each in templates):
+        # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
+        rule = decoding.rule
+        decoding = dataclasses.replace(decoding.without("brevity", "length_weight", "margin"), rerank=rule)
     if chosen == mode:
         return decoding
     _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)

@@ -63,6 +63,23 @@ def test_every_strategy_holds_the_words(tokenizer, name):
     assert translator.translate(TEXTS[:1], template="one __1__", **options)[0].text.startswith("one")
 
 
+def test_repeats_in_a_template_are_kept_for_its_own_sentence(tokenizer):
+    translator, own = random_translator(tokenizer), "one ___"
+    (alone,) = translator.translate(TEXTS[:1], template=[own], num_steps=1)
+    beside = translator.translate(TEXTS[:2], template=[own, "two two three three ___"], num_steps=1)
+    (whole,) = translator.translate(TEXTS[:1], template=[own], num_steps=1, drop_repeats=False)
+    assert beside[0].text == alone.text != whole.text
+    assert beside[1].text.startswith("two two three three")
+
+
+def test_the_rule_chooses_among_ways_to_share_out_the_gaps(tokenizer):
+    translator, options = random_translator(tokenizer, dual=True), {"num_steps": 1, "brevity": 0.5}
+    found = translator.translate(TEXTS, template="one ___ seven ___", rerank="causal", **options)
+    assert all(each.hypotheses > 1 and each.read_again for each in found)
+    own = translator.translate(TEXTS, template="one ___ seven ___", **options)
+    assert not any(each.read_again for each in own)
+
+
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [({"causal": True}, {"beam": 3}), ({"causal": True}, {"beam": 1}), ({"dual": True}, {"mode": "causal"})]
