@@ -193,7 +193,12 @@ def _own(name: str) -> Strategy:
     except (ImportError, AttributeError, ValueError) as error:
         remedy = "write MODULE:NAME, and set PYTHONPATH to the folder of its module"
         raise PadirError(f"no strategy {name} ({error})", remedy=remedy) from None
-    strategy = found() if isinstance(found, type) else found
+    try:
+        strategy = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise PadirError(
+            f"no strategy {name} ({error})", remedy="name an instance, or give all fields defaults"
+        ) from None
     if not isinstance(strategy, Strategy):
         raise PadirError(name, "a strategy, with init, step and stop", type(strategy).__name__)
     return strategy

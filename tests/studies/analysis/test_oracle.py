@@ -256,7 +256,14 @@ def test_the_interval_is_over_targets():
 
 @pytest.mark.parametrize(
     "name, message",
-    [("no_such_module:Mine", "no strategy no_such_module:Mine"), ("math:pi", "math:pi must be a strategy")],
+    [
+        ("no_such_module:Mine", "no strategy no_such_module:Mine"),
+        ("math:pi", "math:pi must be a strategy"),
+        (
+            "datetime:date",
+            r"no strategy datetime:date .*missing.*: name an instance",
+        ),  # a class whose fields lack defaults
+    ],
 )
 def test_what_is_no_strategy(name, message):
     with pytest.raises(PadirError, match=message):
