@@ -14,6 +14,8 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 def evaluation(name: str) -> str:
     """A table of what `padir evaluate` wrote to results/NAME.json."""
     rows = load(name)
+    if len({row["sha256"] for row in rows if "sha256" in row}) > 1:
+        raise SystemExit(f"the rows of {name} are of several test sets")
     columns = {"bleu": "BLEU", "chrf": "chrF", "stutter": "stutter", "length_ratio": "length ratio"}
     columns |= {"non_words": "non-words, %", **{name: name for name in ("toy_right", "toy_mixed", "passes")}}
     columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}

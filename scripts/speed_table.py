@@ -75,8 +75,10 @@ COMPARISONS = (  # file, what, which row, against what, which rows (the fastest 
 def table(results: Path = RESULTS) -> str:
     """Format the table in Markdown."""
     lines = ["| what | p50 | against | p50 | times as fast (range) | target |", "|---|---:|---|---:|---:|---:|"]
+    names = [*dict.fromkeys(name for name, *_ in COMPARISONS)]
+    found = dict(zip(names, _read(results, *names), strict=True))
     for name, what, first, against, second, target in COMPARISONS:
-        rows = _rows(results, name)
+        rows = found[name]["rows"]
         (ours,) = filter(first, rows)
         theirs = min(filter(second, rows), key=_p50)
         what, against = (f"{text}{_bleu(row)}" for text, row in ((what, ours), (against, theirs)))
@@ -116,9 +118,10 @@ def modes_compared(results: Path = RESULTS) -> str:
 def _ways(results: Path) -> dict[str, dict[tuple[str, int], Row]]:
     """Rows by model and mode, then by source pieces and batch; of several equal searches, the fastest."""
     ways: dict[str, dict[tuple[str, int], Row]] = {}
-    for path in sorted(results.glob("speed_modes_*.json")):
-        pieces = path.stem.split("_")[2]
-        for row in json.loads(path.read_text())["rows"]:
+    names = [path.stem.removeprefix("speed_") for path in sorted(results.glob("speed_modes_*.json"))]
+    for name, found in zip(names, _read(results, *names), strict=True):
+        pieces = name.split("_")[1]
+        for row in found["rows"]:
             best, place = ways.setdefault(_way(row), {}), (pieces, row["batch_size"])
             best[place] = min(best.get(place, row), row, key=_p50)
     return ways
@@ -185,7 +188,17 @@ def _estimate(program: Row) -> str:
 
 
 def _rows(results: Path, name: str) -> list[Row]:
-    return json.loads((results / f"speed_{name}.json").read_text())["rows"]
+    (found,) = _read(results, name)
+    return found["rows"]
+
+
+def _read(results: Path, *names: str) -> list[dict[str, Any]]:
+    """The files of a table, which must all come from one machine."""
+    found = [json.loads((results / f"speed_{name}.json").read_text()) for name in names]
+    machines = {each["environment"]["processor"] for each in found}
+    if len(machines) > 1:
+        raise SystemExit(f"the files of a table come from several machines: {', '.join(sorted(machines))}")
+    return found
 
 
 def memory(results: Path = RESULTS) -> str:
@@ -205,11 +218,10 @@ def training(results: Path = RESULTS) -> str:
         " times the published (target) |",
         "|---|---:|---:|---:|---:|",
     ]
-    for data, what, target in (
-        ("multi30k_de_en", "captions (Multi30k)", 4.0),
-        ("wmt_dev_de_en", "news (WMT development sets)", 2.5),
-    ):
-        metrics = json.loads((results / f"speed_training_{data}.json").read_text())["figures"]
+    found = _read(results, "training_multi30k_de_en", "training_wmt_dev_de_en")
+    kinds = (("captions (Multi30k)", 4.0), ("news (WMT development sets)", 2.5))
+    for (what, target), each in zip(kinds, found, strict=True):
+        metrics = each["figures"]
         times = metrics["pairs_per_second"] / (PUBLISHED_ROWS / PUBLISHED_SECONDS)
         lines.append(
             f"| {what} | {metrics['tokens_per_second']:.0f} | {metrics['padding_share']:.1%} |"
