@@ -22,7 +22,7 @@ component() {
     local run="runs/components/$1_$2" TIMEFORMAT='%U %S'
     mkdir -p runs/components
     if [[ ! -f "$run/manifest.json" ]]; then
-        { time padir train components_cpu --model_dir "$run" --seed "$2" --steps "$3" "${@:4}" \
+        { time padir train components_cpu "${@:4}" --model_dir "$run" --seed "$2" --steps "$3" \
             >"$run.log" 2>&1; } 2>>"$run.seconds"
     fi
     [[ "$1" == teacher || -f "$run.json" ]] ||
