@@ -29,6 +29,7 @@ import xml.etree.ElementTree
 from typing import Any
 
 from padir import Translator
+from padir.decoding.alignment import links
 from padir.decoding.terms import missing
 from padir.metrics.scores import bleu, chrf
 from padir.text.marks import units
@@ -36,18 +37,10 @@ from padir.text.spans import edited
 
 NAMES = "Anneliese Brunhilde Yilmaz Nguyen Kowalski Bielefeld Szczecin Reykjavik Ouagadougou Quimby".split()
 KEEP = ("tags", "urls", "numbers", "|".join(NAMES))
-KNOWN = {
-    "Hund": "dog",
-    "Haus": "house",
-    "Buch": "book",
-    "Auto": "car",
-    "Wasser": "water",
-    "Mann": "man",
-    "Kind": "child",
-    "Stadt": "city|town",
-    "Freund": "friend",
-    "Zug": "train",
-}
+GERMAN = "Hund Haus Buch Auto Wasser Mann Kind Stadt Freund Zug".split()
+KNOWN: dict[str, str] = dict(
+    zip(GERMAN, "dog house book car water man child city|town friend train".split(), strict=True)
+)
 FRAMES = [
     "Der {w} ist sehr alt.",
     "Ich habe den {w} gestern gesehen.",
@@ -170,10 +163,9 @@ def measure_terms(translator: Translator, name: str, ways: list[str], files: lis
     """Prints what terms of the references change, as terms and as placeholders in the source."""
     pairs = list(zip(*map(lines, files), strict=True))[: 2 * count]
     sources, references, terms = map(list, zip(*with_terms(translator, pairs)[:count], strict=True))
-    in_place = [missing(own, source, "") for own, source in zip(terms, sources, strict=True)]
     marked = [
-        edited(source, [edit._replace(text=f"⟦{edit.text}⟧") for edit in edits])
-        for source, edits in zip(sources, in_place, strict=True)
+        edited(source, [edit._replace(text=f"⟦{edit.text}⟧") for edit in missing(own, source, "")])
+        for own, source in zip(terms, sources, strict=True)
     ]
     inputs: dict[str, Any] = {
         "plain": {"texts": sources},
@@ -196,11 +188,11 @@ def measure_terms(translator: Translator, name: str, ways: list[str], files: lis
 def with_terms(translator: Translator, pairs: list[tuple[str, str]]) -> list[tuple[str, str, dict[str, str]]]:
     """The pairs that have a term: a word of each side, which stands once and which the model links alone."""
     found = []
-    for (source, target), links in zip(pairs, translator.align(*zip(*pairs, strict=True), cut=units), strict=True):
+    for (source, target), linked in zip(pairs, links(translator.loaded, pairs, 32), strict=True):
         own, theirs = ([text[begin:end] for begin, end in units(text)] for text in (source, target))
-        for s, t in links:
-            linked_once = [x for x, _ in links].count(s) == 1
-            if len(own[s]) >= 5 and len(theirs[t]) >= 5 and own.count(own[s]) == 1 and linked_once:
+        for t, s in enumerate(linked):
+            once = s >= 0 and linked.count(s) == 1 == own.count(own[s])
+            if once and len(own[s]) >= 5 and len(theirs[t]) >= 5:
                 found.append((source, target, {own[s]: theirs[t]}))
                 break
     return found

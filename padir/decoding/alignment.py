@@ -2,14 +2,15 @@
 
 The weight of a target token and a source token is the mean cross-attention over all heads of the decoder.
 Tokens are joined to words and punctuation marks (`padir.text.marks.units`), and each target unit is linked to the
-source unit of the greatest summed weight.
+source unit of the greatest summed weight. A source unit without any link takes one from a source unit that has a
+stronger link, too, if the target unit gives it more than half of its greatest weight.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,9 +27,6 @@ from padir.text.marks import UNSPACED, units
 from padir.text.tokenizer import Tokenizer
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-
-Cut = Callable[[str], list[tuple[int, int]]]
-"""Function that gives the begin and end of each unit of a text, such as `words`."""
 
 
 def words(text: str) -> list[tuple[int, int]]:
@@ -62,13 +60,9 @@ def cross_attention(
 
 
 def links(
-    loaded: LoadedModel,
-    pairs: Sequence[tuple[str, str]],
-    batch_size: int,
-    cut: Cut = units,
-    lengths: Sequence[int] = (),
+    loaded: LoadedModel, pairs: Sequence[tuple[str, str]], batch_size: int, lengths: Sequence[int] = ()
 ) -> list[list[int]]:
-    """For each unit of each target, the number of the source's unit with the greatest weight; -1 for none.
+    """For each unit of each target, the number of the source's unit that it translates; -1 for none.
 
     Args:
       pairs: a source and a target each; the ends of long texts have no links.
@@ -97,13 +91,44 @@ def links(
             source, target = sources[i][first:-1], targets[i][:-1]
             weight_LS = weight_LS[: len(target), first : first + len(source)]
             of_source, of_target = (
-                _by_unit(loaded.tokenizer, cut(text), tokens)
+                _by_unit(loaded.tokenizer, units(text), tokens)
                 for text, tokens in zip(pairs[i], (source, target), strict=True)
             )
-            weight_tu = of_target @ weight_LS @ of_source.T
-            best = weight_tu.argmax(-1) if weight_tu.size else -1
-            found[i] = np.where(weight_tu.any(-1), best, -1).tolist()
+            found[i] = _links_of(of_target @ weight_LS @ of_source.T)
     return found
+
+
+def word_links(source: str, target: str, own: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers of linked words of both sides, from the links of units: the first linked unit of a target word counts.
+
+    >>> word_links("Das Buch.", "The book.", [0, 1, 2])
+    [(0, 0), (1, 1)]
+    """
+    of_source, of_target = (
+        [sum(end <= begin for _, end in words(text)) for begin, _ in units(text)] for text in (source, target)
+    )
+    found: dict[int, int] = {}
+    for t, s in enumerate(own):
+        if s >= 0:
+            found.setdefault(of_target[t], of_source[s])
+    return [(s, t) for t, s in found.items()]
+
+
+def _links_of(weight_tu: np.ndarray) -> list[int]:
+    """The source unit of each target unit, -1 for none.
+
+    >>> _links_of(np.array([[0.3, 0.5], [0.1, 0.8]]))  # der Vertrag, the agreement
+    [0, 1]
+    """
+    if not weight_tu.size:
+        return [-1] * len(weight_tu)
+    best = np.where(weight_tu.any(-1), weight_tu.argmax(-1), -1)
+    for u in sorted({*range(weight_tu.shape[1])} - {*best.tolist()}):  # without a link
+        t = weight_tu[:, u].argmax()
+        own = weight_tu[t, best[t]]
+        if weight_tu[t, u] > own / 2 and own < weight_tu[best == best[t], best[t]].max():
+            best[t] = u
+    return best.tolist()
 
 
 def ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:

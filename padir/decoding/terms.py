@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from padir.decoding.alignment import links, words
+from padir.decoding.alignment import links
 from padir.decoding.options import Decoding
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
-from padir.text.marks import Marked, Placing
+from padir.text.marks import UNSPACED, Marked, Placing
 from padir.text.spans import Edit, edited, find
 
 Terms = Mapping[str, str]
@@ -90,7 +90,7 @@ def missing(terms: Terms, source: str, target: str) -> list[Edit]:
 def _pattern(words_of: str) -> re.Pattern[str]:
     """The words in any case; scripts without spaces have no ends of words."""
     word = re.escape(words_of.strip())
-    if words_of.isascii() or len(words(words_of)) < len(words_of.strip()):
+    if not re.search(f"[{UNSPACED}]", words_of):
         word = rf"(?<![^\W_]){word}(?![^\W_])"
     return re.compile(word, re.IGNORECASE)
 

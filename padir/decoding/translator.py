@@ -20,7 +20,7 @@ from typing import Any, Unpack
 import jax
 
 from padir import checks
-from padir.decoding.alignment import Cut, links, words
+from padir.decoding.alignment import links, word_links
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding, DecodingOptions, asked, check_n_best, default_decoding, mode_of, resolve
@@ -180,18 +180,12 @@ class Translator:
         return results
 
     def align(
-        self,
-        sources: Iterable[str],
-        targets: Iterable[str],
-        *,
-        batch_size: int = 32,
-        cut: Cut = words,
+        self, sources: Iterable[str], targets: Iterable[str], *, batch_size: int = 32
     ) -> list[list[tuple[int, int]]]:
         """Links between the words of sentence pairs, from the decoder's cross-attention in one pass over the targets.
 
         Returns for each pair (number of a source word, number of a target word), from 0, in the order of the target.
         Words stand between spaces; a Chinese or Japanese character is a word. The end of a long text has no links.
-        `cut` gives the begin and end of other words.
 
         Raises:
           PadirError: the model's canvas is no sentence, and it cannot write from left to right.
@@ -199,8 +193,8 @@ class Translator:
         sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
         if len(sources) != len(targets):
             raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
-        found = links(self.loaded, [*zip(sources, targets, strict=True)], batch_size, cut)
-        return [[(source, target) for target, source in enumerate(own) if source >= 0] for own in found]
+        found = links(self.loaded, [*zip(sources, targets, strict=True)], batch_size)
+        return [word_links(*each) for each in zip(sources, targets, found, strict=True)]
 
     def translate_iter(
         self,

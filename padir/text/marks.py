@@ -47,11 +47,6 @@ class Marked:
     edits: tuple[Edit, ...]
 
     @property
-    def spans(self) -> tuple[str, ...]:
-        """The spans, in order."""
-        return tuple(edit.text for edit in self.edits)
-
-    @property
     def marks(self) -> tuple[str, ...]:
         """The mark of each span; "" for a span that was taken out."""
         return tuple(self.text[edit.begin : edit.end] for edit in self.edits)
@@ -71,7 +66,7 @@ class Marked:
         """
         found = self._occurrences(text)
         edits = []
-        for span, mark, own in zip(self.spans, self.marks, found, strict=True):
+        for (*_, span), mark, own in zip(self.edits, self.marks, found, strict=True):
             for number, (begin, end) in enumerate(own):
                 again = number > 0 and (mark != span or not text[own[number - 1][1] : begin].strip())
                 edits.append(Edit(begin, end, "" if again else span))

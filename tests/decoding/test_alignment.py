@@ -1,5 +1,6 @@
 """Word alignments from cross-attention: units and words of texts, links of the shipped models."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ from support.tiny_model import random_translator
 
 from padir import Translator
 from padir.cli import main
-from padir.decoding.alignment import _by_unit, ends, words
+from padir.decoding.alignment import _by_unit, _links_of, ends, words
 from padir.errors import PadirError
 from padir.text.marks import units
 
@@ -48,9 +49,19 @@ def test_shipped_models_align_plain_sentences(model):
 def test_a_translation_has_links_on_request(tokenizer, sizes):
     translator = random_translator(tokenizer, **sizes)
     plain, asked = (translator.translate(["eins zwei", ""], align=align) for align in (False, True))
+    assert [dataclasses.replace(each, alignment=None) for each in asked] == plain
     assert [each.alignment for each in plain] == [None, None] and asked[1].alignment == ()
     assert [target for _, target in asked[0].alignment] == [*range(len(asked[0].text.split()))]
     assert {source for source, _ in asked[0].alignment} <= {0, 1}
+
+
+def test_a_word_without_a_link_takes_one_from_a_word_with_several():
+    weight_tu = np.array([[0.4, 0.5, 0.0], [0.1, 0.8, 0.0], [0.0, 0.0, 0.0]])
+    assert _links_of(weight_tu) == [0, 1, -1] and _links_of(weight_tu / 2) == [0, 1, -1]
+    assert _links_of(weight_tu[1:]) == [1, -1]  # the only link of a word stays
+    assert _links_of(weight_tu * [0.5, 1, 1]) == [1, 1, -1]  # too weak
+    assert _links_of(weight_tu * [[2], [0.5], [1]]) == [1, 1, -1]  # the strongest link of a word stays
+    assert _links_of(weight_tu[:0]) == [] and _links_of(weight_tu[:, :0]) == [-1] * 3
 
 
 def test_the_longest_translation_has_links(tokenizer):
