@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ LABELS = {
     "model": "the model's own",
 }
 SCHEDULES = {name: f"`{name}`" for name in ("linear", "cosine", "geometric", "doubling")} | {"searched": "searched"}
-TITLES = {"toy_right": "right", "toy_mixed": "mixed", "bleu": "BLEU", "stutter": "stutter"}
 GROUPS = ("all pairs", "neighbours", "both vary")
 
 
@@ -30,11 +29,6 @@ markdown = functools.partial(table, text=True)
 def load(name: str) -> Any:
     """Read the results of one analysis."""
     return json.loads((DOCS / "analysis" / f"{name}.json").read_text())
-
-
-def by_strategy(rows: list[dict[str, Any]], cells: Callable[[str], Iterable[str]]) -> list[list[str]]:
-    """A line of cells for each strategy of the rows."""
-    return [[f"`{each}`", *cells(each)] for each in dict.fromkeys(row["strategy"] for row in rows)]
 
 
 def interval(row: Mapping[str, Any], name: str) -> str:
@@ -90,35 +84,6 @@ def by_step(name: str) -> str:
     columns = [column for column in columns if column in rows[-1]]
     cells = [[str(row["step"]), *(_per_cent(row.get(column)) for column in columns)] for row in rows]
     return markdown(["step", *(column.replace("_", " ") for column in columns)], cells)
-
-
-def strategies_by_step(name: str) -> str:
-    """Table of steps 1, 2 and the last of every strategy."""
-    rows = load(name)["strategies_by_step"]
-    last = max(row["step"] for row in rows)
-    shown = [step for step in (1, 2) if step < last] + [last]
-    found = {(row["strategy"], row["step"]): row for row in rows}
-    head = ["strategy"]
-    for label in ("changed", "error", "right", "mixed"):
-        head += [f"{label}, {step}" if i else f"{label}, step {step}" for i, step in enumerate(shown)]
-    columns = ("changed", "calibration_error", "right", "mixed")
-    return markdown(
-        head, by_strategy(rows, lambda s: (_per_cent(found[s, step].get(name)) for name in columns for step in shown))
-    )
-
-
-def outcomes(name: str, *metrics: str) -> str:
-    """Table of metrics of every strategy, by number of passes."""
-    rows = load(name)["rows"]
-    counts = sorted({row["steps"] for row in rows})
-    found = {(row["strategy"], row["steps"]): row for row in rows}
-    head = ["strategy"]
-    for label in map(TITLES.get, metrics):
-        head += [f"{label}, {count}" if i else f"{label}, {count} pass" for i, count in enumerate(counts)]
-    head[1:] = [cell + ("es" if cell.endswith("pass") and counts[0] > 1 else "") for cell in head[1:]]
-    return markdown(
-        head, by_strategy(rows, lambda s: (f"{found[s, count][name]:.1f}" for name in metrics for count in counts))
-    )
 
 
 def schedule_losses() -> str:
@@ -259,7 +224,7 @@ def _per_cent(share: float | None) -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(attention, dependency, pairs, cycle, by_step, strategies_by_step, outcomes),
+        *(attention, dependency, pairs, cycle, by_step),
         *(schedule_losses, learning, steps, separations, pass_costs),
         *(schedule_bounds, doubling_bounds, phrase_errors, canvases, statements),
     )
