@@ -16,7 +16,8 @@ def evaluation(name: str) -> str:
     rows = load(name)
     if len({row["sha256"] for row in rows if "sha256" in row}) > 1:
         raise SystemExit(f"the rows of {name} are of several test sets")
-    columns = {"bleu": "BLEU", "chrf": "chrF", "similarity": "similarity", "stutter": "stutter", "length_ratio": "length ratio"}
+    columns = {"bleu": "BLEU", "chrf": "chrF", "similarity": "similarity", "stutter": "stutter"}
+    columns["length_ratio"] = "length ratio"
     columns |= {"non_words": "non-words, %", **{name: name for name in ("toy_right", "toy_mixed", "passes")}}
     columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}
     several = len({row.get("model") for row in rows}) > 1
