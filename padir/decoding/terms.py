@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -36,10 +37,10 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
     """Reads a file of terms, source TAB target in each line; empty lines are left out.
 
     Raises:
-      PadirError: there is no such file, or a line has no tab or an empty side.
+      PadirError: there is no such file, a line has no tab or an empty side, or source words stand twice.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PadirError(f"cannot read the terms {path} ({error})", remedy="give a UTF-8 file") from None
     terms = {}
@@ -48,7 +49,8 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
             source, tab, target = line.partition("\t")
             if not tab or not source.strip() or not target.strip() or "\t" in target:
                 raise PadirError(f"{path}, line {number}", "SOURCE, a tab and TARGET", line)
-            terms[source.strip()] = target.strip()
+            if terms.setdefault(source.strip(), target.strip()) != target.strip():
+                raise PadirError(f"{path}, line {number}", "other source words than an earlier line", source.strip())
     return terms
 
 
@@ -80,9 +82,9 @@ def missing(terms: Terms, source: str, target: str) -> list[Edit]:
     """
     found: list[Edit] = []
     for own in sorted(terms, key=len, reverse=True):
-        match = _pattern(own).search(source)
-        if match and all(match.end() <= other.begin or other.end <= match.start() for other in found):
-            found.append(Edit(*match.span(), terms[own]))
+        spans = (match.span() for match in _pattern(own).finditer(source))
+        free = (span for span in spans if all(span[1] <= other.begin or other.end <= span[0] for other in found))
+        found += [Edit(*span, terms[own]) for span in itertools.islice(free, 1)]
     return sorted(edit for edit in found if not _pattern(edit.text).search(target))
 
 

@@ -17,6 +17,8 @@ TEXTS = ["eins zwei drei", "vier zwei drei fünf eins", "sechs", "zehn", "", "ei
 def test_missing_terms_are_found():
     assert missing(TERMS, "Eins, zwei drei", "Seven") == [(6, 15, "zero nine")]
     assert missing({"Haus": "home", "Haus am See": "lake house"}, "Haus am See", "the house") == [(0, 11, "lake house")]
+    terms, source = {"Haus": "house", "Haus am See": "lake house"}, "Das Haus am See ist kein Haus"
+    assert missing(terms, source, "") == [(4, 15, "lake house"), (25, 29, "house")]
     assert missing({"桌面": "desktop"}, "使用桌面环境", "use it") == [(2, 4, "desktop")]
     assert missing({"Haus": "house"}, "Hausboot", "boat") == [] == missing({"Haus": "house"}, "Haus", "A HOUSE.")
 
@@ -77,11 +79,16 @@ def test_a_model_reads_no_spans_when_it_places_terms(model):
 
 
 def test_a_file_of_terms(tmp_path):
-    (tmp_path / "terms.tsv").write_text("Vertrag\tagreement\n\n das Haus \t the home\n")
+    (tmp_path / "terms.tsv").write_text("\ufeffVertrag\tagreement\n\n das Haus \t the home\n", encoding="utf-8")
     assert read_terms(tmp_path / "terms.tsv") == {"Vertrag": "agreement", "das Haus": "the home"}
     (tmp_path / "wrong.tsv").write_text("Vertrag\tagreement\nHaus house\n")
     with pytest.raises(PadirError, match=r"wrong.tsv, line 2 must be SOURCE, a tab and TARGET, got 'Haus house'"):
         read_terms(tmp_path / "wrong.tsv")
+    (tmp_path / "twice.tsv").write_text("Haus\thouse\nHaus\thome\n")
+    with pytest.raises(
+        PadirError, match=r"twice.tsv, line 2 must be other source words than an earlier line, got 'Haus'"
+    ):
+        read_terms(tmp_path / "twice.tsv")
     with pytest.raises(PadirError, match="cannot read the terms"):
         read_terms(tmp_path / "none.tsv")
 
