@@ -24,7 +24,7 @@ def evaluation(name: str) -> str:
     rules = len({SYSTEM["rerank"](row) for row in rows if not row.get("causal")}) > 1
     lines = []
     for row in rows:
-        scores = [f"{row['scores'][column]['value']:.2f}" for column in columns]
+        scores = [f"{row['scores'][c]['value']:.2f}" if c in row["scores"] else "-" for c in columns]
         beam = (row.get("search") or {}).get("size")
         steps = "N" if row["num_steps"] is None else str(row["num_steps"])
         setting = [steps, f"beam {beam}" if beam else str(row["top_k"]), *[SYSTEM["rerank"](row)] * rules]
