@@ -106,7 +106,6 @@ TRIES = {
     "deep_causal": Try(
         "autoregressive, 5 encoder layers and 1 decoder layer", 30, 3_800, CAUSAL, (*DEEP, "Causal.label_smoothing=0.1")
     ),
-    "self_conditioning": Try("self-conditioning", 30, 2_000, ("configs/ablation/self_conditioning.gin",)),
     "mdlm": Try("masked diffusion (mdlm)", 30, 3_200, ("configs/objective/mdlm.gin",)),
     "rdm": Try("reparameterised diffusion (rdm)", 30, 3_200, ("configs/objective/rdm.gin",)),
     "ctc": Try("CTC with glancing, stages none and all", 30, 1_450, CTC, CTC_SHAPE),

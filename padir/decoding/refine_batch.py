@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, hold, unbelieving, veil
+from padir.refinement.canvas import Canvas, hold, veil
 from padir.refinement.corruption import draft
 from padir.refinement.loop import Refined, refine
 from padir.refinement.protocols import Corruption, Decoder, Strategy
@@ -212,8 +212,6 @@ def lay_out(
         canvas = hold(canvas, inputs.fixed_RL)
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
-    if model.config.self_conditioning:
-        canvas = unbelieving(canvas, model.config.width)
     decoder = ModelDecoder(model, length_R.size // inputs.source_segment_BS.shape[0])
     positional = model.bind({"params": params}).positional(options.max_target_length)
     memory = inputs.cross_kv, inputs.source_segment_BS
@@ -246,6 +244,6 @@ class ModelDecoder:
         if canvas.row_B is not None:
             sentence_B = canvas.row_B // self.rows_of_each
             memory = jax.tree.map(lambda x: x.at[sentence_B].get(mode="clip"), memory)
-        seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "positional": positional}
+        seen = {"visible_BLL": canvas.visible_BLL, "positional": positional}
         bound = self.model.bind({"params": params})
         return bound, bound.draft_states(canvas.tokens_BL, canvas.segment_BL, *memory, **seen)

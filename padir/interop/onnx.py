@@ -115,7 +115,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         'the length head "token" with length_unit=1, or a canvas of one length': config.length_unit == 1
         and (config.length_token or config.readout.position_head is not None),
         "a decoder with positional attention": config.positional_attention,
-        "no rejecter and no self-conditioning": not config.rejecter and not config.self_conditioning,
+        "no rejecter": not config.rejecter,
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
         "no length_weight": not decoding.length_weight,
         "one draw": decoding.draws == 1,

@@ -52,9 +52,6 @@ class ModelConfig:
       rejecter_judges: the tokens that the rejecter judges: "token" for the tokens that the decoder was shown,
         "prediction" for the decoder's argmax, as in the published implementation. With "prediction", the rejecter's
         loss trains only the rejecter.
-      self_conditioning: show the decoder its prediction of the pass before: a projection of the mean token embedding
-        under that prediction is added to each position's input. The first pass gets zeros. The mean needs all logits,
-        so each pass holds B * L * V of them in memory. The objective needs two stages or more.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
         positional_attention=False. Unless the model is dual, it also sets length_head="oracle", because sentences end
@@ -92,7 +89,6 @@ class ModelConfig:
     decontextualised: bool = False
     rejecter: bool = False
     rejecter_judges: Annotated[str, partial(checks.one_of, JUDGED)] = "token"
-    self_conditioning: bool = False
     dtype: Annotated[str, partial(checks.one_of, DTYPES)] = "float32"
     causal: bool = False
     dual: bool = False
@@ -117,9 +113,6 @@ class ModelConfig:
             raise PadirError(f'length_head="{self.length_head}" excludes {excluded[0]}=True: unset one')
         if self.dual and (self.decontextualised or self.rejecter):
             raise PadirError("dual=True excludes decontextualised=True and rejecter=True: unset one")
-        if self.self_conditioning and (self.causal or self.dual or self.decontextualised):
-            others = "causal=True, dual=True and decontextualised=True"
-            raise PadirError(f"self_conditioning=True excludes {others}: unset one")
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
         if self.causal and not self.dual:

@@ -105,13 +105,6 @@ class Embed(nn.Module):
             return int8_dot(x, table, _part(self._scale(), only), axis=1)
         return dot(x, table, dtype=self.dtype, axis=1)
 
-    def mean(self, prob: Float[Array, "*B V"]):
-        """Mean row under each distribution over the rows, float32."""
-        table = self.embedding.astype(jnp.float32)
-        if self.embedding.dtype == jnp.int8:
-            prob = prob * self._scale()
-        return dot(prob, table, dtype=jnp.float32)
-
 
 def relative_position_bucket(
     offset: np.ndarray, num_buckets: int = NUM_BUCKETS, max_distance: int = 128, bidirectional: bool = True

@@ -59,8 +59,6 @@ class Transformer(nn.Module):
             self.rejecter = RejecterHead()
         if self.config.readout.position_head is not None:
             self.position_head = Dense(1, ("embed", "keep"), jnp.float32)
-        if self.config.self_conditioning:
-            self.belief_projection = Dense(self.config.width, ("joined_kv", "embed"), dtype)
 
     def encode(
         self,
@@ -122,8 +120,7 @@ class Transformer(nn.Module):
         Args:
           present_BL: positions of the canvas.
           find_best: also find the best tokens if there are more than `MOST_LOGITS` logits, on a CPU block by block of
-            the vocabulary. Then jit does not compute the whole logits on a CPU unless other code reads them. A model
-            with self-conditioning always computes them.
+            the vocabulary. Then jit does not compute the whole logits on a CPU unless other code reads them.
           blank_penalty: number subtracted from the logits of the readout's head, if there is one.
         """
         found_BL, size = None, self.ids.num_embeddings
@@ -133,8 +130,7 @@ class Transformer(nn.Module):
                 found_BL = head.best(self.piece_logits, states_BLD, head_BL, present_BL, self.ids)
             logits_BLV = head.joined(forbid(self.piece_logits(states_BLD), self.ids.special), head_BL, self.ids)
             return Output(logits_BLV, found_BL=found_BL)
-        whole = self.config.self_conditioning  # its belief needs all logits, so that blocks would compute them twice
-        if find_best and not whole and not at_most(present_BL.size * size, MOST_LOGITS):
+        if find_best and not at_most(present_BL.size * size, MOST_LOGITS):
             special = self.ids.special  # listed only here, since a forged model card may claim any number of sentinels
             found_BL = jax.lax.platform_dependent(
                 states_BLD,
@@ -142,8 +138,7 @@ class Transformer(nn.Module):
                 default=lambda states_BLD: best_tokens(forbid(self.logits(states_BLD), special)),
             )
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
-        belief_BLD = self.belief(logits_BLV) if whole else None
-        return Output(logits_BLV, keep_BL, found_BL, belief_BLD, judges=self.config.rejecter_judges)
+        return Output(logits_BLV, keep_BL, found_BL, judges=self.config.rejecter_judges)
 
     def search(self, states_BLD: Float[Array, "R L D"], canvas: Canvas, blank_penalty: Any, size: int):
         """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
@@ -161,7 +156,6 @@ class Transformer(nn.Module):
         *,
         positional: Any = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
-        belief_BLD: Float[Array, "R L D"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "R L D"]:
         """Decoder states of every target position of a draft, the input of `logits`.
@@ -173,7 +167,6 @@ class Transformer(nn.Module):
           positional: from `positional`; None computes it here, for rows of one segment.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
             never sees itself or another segment. None means that a position sees all others of its segment.
-          belief_BLD: for a model with self-conditioning, `belief` of the pass before; None is zeros.
 
         Raises:
           PadirError: rows are longer than the position table, visible_BLL is given to a decoder that is not
@@ -187,8 +180,6 @@ class Transformer(nn.Module):
         mask_BLL = draft_mask(segment_BL, visible_BLL, self.config.decontextualised)
         cross_mask_BLS = cross_mask(segment_BL, source_segment_BS)
         x = self.token_embedder(tokens_BL)
-        if self.config.self_conditioning:
-            x = x + self.belief_projection(jnp.zeros_like(x) if belief_BLD is None else belief_BLD.astype(x.dtype))
         return self.decoder(x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic)
 
     def teacher_force(self, *inputs: Any, **further: Any) -> Float[Array, "R L V"]:
@@ -299,10 +290,6 @@ class Transformer(nn.Module):
                 table_VD, dtype, square = params["decoder"]["logits_dense"]["kernel"].T, jnp.float32, 1
             factors = functools.partial(_logits_of, dtype, square), states_BLD, table_VD
         return Vocabulary(self.logits(states_BLD), factors, self.ids.special)
-
-    def belief(self, logits_BLV: Float[Array, "R L V"]) -> Float[Array, "R L D"]:
-        """The mean token embedding under each position's distribution, for the next pass; it passes on no gradient."""
-        return stop_gradient(self.token_embedder.mean(nn.softmax(logits_BLV)))
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
         """The rejecter's logit of keeping each token that it judges (`ModelConfig.rejecter_judges`), or None."""

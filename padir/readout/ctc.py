@@ -105,7 +105,7 @@ class Ctc:
     sized_by_target: ClassVar[bool] = False
     merges_repeats: ClassVar[bool] = True
     position_head: ClassVar[BlankHead] = BlankHead()
-    excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter", "self_conditioning")
+    excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter")
     # Equal neighbours are no stutter here, because reading merges them.
     strategy: ClassVar[Strategy] = Padir(remask="none")
 

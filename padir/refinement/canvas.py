@@ -30,8 +30,6 @@ class Canvas:
         (`padir.refinement.stop`) marks them.
       visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
         update this mask. None for all other decoders, which see the whole segment.
-      belief_BLD: for a model with self-conditioning, `Output.belief_BLD` of the pass before (zeros at first); else
-        None.
       row_B: numbers of the rows in this canvas, if the decoder gets only some rows of a batch. A number beyond the last
         row stands for the last row. None if the decoder gets all rows.
       ids: the vocabulary's special ids (static).
@@ -44,7 +42,6 @@ class Canvas:
     segment_BL: Int[Array, "B L"]
     done_BL: Bool[Array, "B L"]
     visible_BLL: Bool[Array, "B L L"] | None = None
-    belief_BLD: Float[Array, "B L D"] | None = None
     row_B: Int[Array, " B"] | None = None
     ids: Ids = flax.struct.field(pytree_node=False, kw_only=True)
 
@@ -81,11 +78,6 @@ def from_tokens(
 def given(tokens_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: Ids) -> Canvas:
     """Makes a canvas that begins with given tokens; all positions except EOS and padding are free."""
     return from_tokens(tokens_BL, tokens_BL, (segment_BL > 0) & (tokens_BL != ids.eos), segment_BL, ids)
-
-
-def unbelieving(canvas: Canvas, width: int) -> Canvas:
-    """Adds a `belief_BLD` of zeros, as before the first pass of a model with self-conditioning."""
-    return dataclasses.replace(canvas, belief_BLD=jnp.zeros((*canvas.tokens_BL.shape, width), jnp.float32))
 
 
 def write(

@@ -309,8 +309,6 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Any,
     )
     key_B = _fold(state.key_B, state.step)
     after, memories_after = propose(key_B, canvas, output, strategy, memories, step=state.step, num_steps=num_steps)
-    if canvas.belief_BLD is not None:
-        after = dataclasses.replace(after, belief_BLD=output.belief_BLD)
     failed_BL = jnp.isnan(after.score_BL) & ~canvas.done_BL
     # A packed row goes on until all its sentences are finished.
     after = restore(after, canvas.done_BL | failed_BL, canvas)

@@ -16,8 +16,7 @@ from padir.text.ids import Ids
 Decoder = Callable[[Canvas], "jax.Array | Output"]
 """A decoder as `refine` calls it: a canvas -> logits_BLV or `Output`.
 
-It reads `tokens_BL`, `segment_BL` and, if they are not None, `visible_BLL`, `belief_BLD` and `row_B`. If the canvas has
-a belief, the `Output` has the belief for the next pass.
+It reads `tokens_BL`, `segment_BL` and, if they are not None, `visible_BLL` and `row_B`.
 """
 
 

@@ -24,14 +24,12 @@ class Output:
       keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
       found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them. If
         then no code reads logits_BLV, jit does not compute this array.
-      belief_BLD: a summary of this prediction, which the next pass reads, if the model has self-conditioning.
       judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
 
     logits_BLV: Float[Array, "B L V"]
     keep_logits_BL: Float[Array, "B L"] | None = None
     found_BL: tuple[Int[Array, "B L"], Float[Array, "B L"]] | None = None
-    belief_BLD: Float[Array, "B L D"] | None = None
     judges: str = flax.struct.field(pytree_node=False, default="token")
 
     def best(self) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:

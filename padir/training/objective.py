@@ -25,7 +25,7 @@ from padir.models.encoder import Encoded
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
 from padir.readout.vocabulary import Vocabulary
-from padir.refinement.canvas import Canvas, unbelieving, veil
+from padir.refinement.canvas import Canvas, veil
 from padir.refinement.corruption import RandomVisible, Uniform
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.segments import sum_in_segment
@@ -188,8 +188,6 @@ class Objective(Loss):
         if self.visibility is not None and not config.decontextualised:
             what = "Objective.visibility needs a decontextualised decoder"
             raise PadirError(what, remedy="set ModelConfig.decontextualised")
-        if config.self_conditioning:
-            checks.counts(2, "self-conditioning learns from the second stage on", stages=len(self.stage_weights))
         if config.readout.sized_by_target:
             return
         model = f"a {config.readout.name} model"
@@ -218,7 +216,7 @@ class Objective(Loss):
         for stage, weights in enumerate(self.stage_weights):
             params, cross_kv, positional = jax.lax.stop_gradient(known) if weights == "none" else known
             decoder = call.bound(jax.random.fold_in(key_dropout, stage + 1), params)
-            seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "positional": positional}
+            seen = {"visible_BLL": canvas.visible_BLL, "positional": positional}
             shown = canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
             states_BLD = decoder.draft_states(*shown, **seen, deterministic=not call.dropout)
             keep_BL = decoder.keep_logits(states_BLD)
@@ -235,8 +233,6 @@ class Objective(Loss):
                 key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
                 output = vocabulary.output(keep_BL, model.config.rejecter_judges)
                 canvas, chosen_BL = self.between(key_B, canvas, output, aligned_BL, chosen_BL, progress=call.progress)
-                if model.config.self_conditioning:
-                    canvas = dataclasses.replace(canvas, belief_BLD=decoder.belief(vocabulary.logits_BLV))
         return self._total(call, parts, encoded.length, keep_BL, canvas, fits_B)
 
     def first_canvas(
@@ -252,8 +248,6 @@ class Objective(Loss):
             canvas = veil(canvas, chosen_BL)
             if self.visibility is not None:
                 canvas = self.visibility(key_B, canvas)
-        if config.self_conditioning:
-            canvas = unbelieving(canvas, config.width)
         return canvas, chosen_BL
 
     def stage_sums(

@@ -36,8 +36,8 @@ class StartFrom:
 
     Attributes:
       model: a model directory, or the name of a model that comes with padir.
-      parts: "encoder" (with the length head), "decoder" (with the output projection, the rejecter and the projection
-        for self-conditioning) or both. The token embedding is taken in either case.
+      parts: "encoder" (with the length head), "decoder" (with the output projection, the rejecter and the head of each
+        position) or both. The token embedding is taken in either case.
     """
 
     model: str
@@ -88,11 +88,7 @@ class StartFrom:
 
     def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
         """The reason, other than its shape, why a parameter cannot be taken; "" if it can."""
-        part = (
-            "decoder"
-            if name.startswith(("decoder/", "rejecter/", "belief_projection/", "position_head/"))
-            else "encoder"
-        )
+        part = "decoder" if name.startswith(("decoder/", "rejecter/", "position_head/")) else "encoder"
         if part not in self.parts and name != "token_embedder/embedding":
             return f"StartFrom.parts leaves the {part} out"
         if name not in found:

@@ -95,12 +95,12 @@ def test_an_mlp_of_other_activations_is_new(tokenizer, causal, logged):
     ("part", "roots"),
     [
         ("encoder", {"encoder", "length_predictor", "token_embedder"}),
-        ("decoder", {"decoder", "belief_projection", "token_embedder"}),
+        ("decoder", {"decoder", "rejecter", "token_embedder"}),
     ],
 )
 def test_one_part_alone(tokenizer, tmp_path, part, roots):
-    teacher = random_model_dir(tmp_path / "teacher", self_conditioning=True)
-    params, fresh = started(tokenizer, StartFrom(str(teacher), parts=(part,)), self_conditioning=True)
+    teacher = random_model_dir(tmp_path / "teacher", rejecter=True)
+    params, fresh = started(tokenizer, StartFrom(str(teacher), parts=(part,)), rejecter=True)
     changed = {name.partition("/")[0] for name in params if not same(params[name], fresh[name])}
     assert changed == roots
 

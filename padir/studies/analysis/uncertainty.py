@@ -65,17 +65,15 @@ def nats_by_step(
       n of each plan, [T, T].
 
     Raises:
-      PadirError: an order is unknown, there are no sentences, or the model is causal, decontextualised or
-        self-conditioning, or its canvas is not the sentence.
+      PadirError: an order is unknown, there are no sentences, the model is causal or decontextualised, or its canvas is
+        not the sentence.
     """
     for plan in plans:
         checks.one_of(ORDERS, order=plan.order)
     config = translator.card.config
     check_model(config)
-    plain = config.readout.sized_by_target
-    if not plain or config.self_conditioning:
-        what = "self-conditioning" if plain else config.readout.name
-        raise PadirError("the model", "a refining model that reads only tokens and writes no blanks", f"a {what} model")
+    if not config.readout.sized_by_target:
+        raise PadirError("the model", "a refining model that writes no blanks", f"a {config.readout.name} model")
     targets = reference_tokens(translator, test_set)
     summed = {plan: np.zeros((plan.steps, plan.steps)) for plan in plans}
     number = 0
