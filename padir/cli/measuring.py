@@ -87,8 +87,11 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
             batches = benchmark.batches_of_numbers(length_N2, size, translators[0][1].card.ids)
         else:
             batches = benchmark.batches_of(test_set, size, count)
+        sources = [text for each in batches for text in each.texts]
+        references = [text for each in batches for text in each.references or ()]
+        timed = test_set if random else dataclasses.replace(test_set, sources=sources, references=references)
         for row, details in benchmark.measure(systems, batches, repeats=extent.repeats):
-            rows.append(describe_row(row, test_set) | {"details": details})
+            rows.append(describe_row(row, timed) | {"details": details})
             tell(f"{len(rows)}. {label(rows[-1], rows)}: {speed_report.summary(rows[-1])}")
     where = speed_report.environment()
     speed_report.show(rows, where)

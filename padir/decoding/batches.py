@@ -175,7 +175,7 @@ def choose(
                 text=clean(text, source),
                 broken=broken(text, source),
                 score=score_N[chosen],
-                length=int(drafts.length_R[best]),
+                length=len(whole[0]) + 1,
                 passes=int(drafts.passes_R[best]),
                 oscillated=bool(drafts.oscillated_R[best]),
                 hypotheses=len(score_N),

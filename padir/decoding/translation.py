@@ -25,7 +25,7 @@ class Translation:
       score: the score by `Decoding.rerank`; by default, and for a single draft, the mean log-probability per token. For
         a causal model, the score by its search; by default the log-probability, EOS included, divided by a length
         penalty.
-      length: target length in tokens, EOS included; or, where one canvas holds all candidates, its number of positions.
+      length: target length in tokens, EOS included, before repeated tokens were dropped.
       passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
       hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line.

@@ -11,6 +11,7 @@ from typing import Any
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
 from padir.decoding.options import Decoding
+from padir.decoding.rerank import CausalScore
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -102,12 +103,21 @@ def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:
     """Compile the programs that `evaluate` will run, by translating the test set with one step.
 
-    An autoregressive model, or a rule that reranks by text, runs with all steps instead.
+    An autoregressive model, and options whose shapes depend on the steps (`one_step`), run with all steps instead.
     """
     lengths, _ = _target_lengths(translator, test_set, decoding, oracle_lengths)
-    if translator.refines(decoding) and not decoding.rule.reads_text:
-        decoding = dataclasses.replace(decoding, num_steps=1)  # shapes do not depend on the number of steps
+    decoding = one_step(decoding) if translator.refines(decoding) else decoding
     translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
+
+
+def one_step(decoding: Decoding) -> Decoding:
+    """Options of one step that run programs of the same shapes.
+
+    Where texts are compared, read by a causal side or aligned, the shapes depend on what all steps write.
+    """
+    if decoding.rule.reads_text or isinstance(decoding.rule, CausalScore) or decoding.keep:
+        return decoding
+    return dataclasses.replace(decoding, num_steps=1)
 
 
 def _target_lengths(

@@ -45,6 +45,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "search": name_and_fields(decoding.search, SEARCHES) if row.causal else None,
         "shortlist": decoding.shortlist and decoding.shortlist.describe(),
         "batch_size": decoding.batch_size,
+        "keep": [*decoding.keep],
         "seed": decoding.seed,
         "note": row.note,
         "scores": {name: {"value": s.value, "signature": s.signature} for name, s in scores.items()},

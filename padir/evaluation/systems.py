@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from padir.decoding.options import Decoding, foreign, mode_of
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
+from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, one_step, warm_up
 from padir.metrics.scores import Score
 
 
@@ -161,7 +161,7 @@ class _Model:
 
     def row(self, decoding: Decoding, oracle: bool) -> Row:
         """Evaluate one set of decoding options; options that the model refuses make a row with a note."""
-        programs = decoding if decoding.rule.reads_text else dataclasses.replace(decoding, num_steps=1), oracle
+        programs = one_step(decoding), oracle
         translator, test_set = self.translator, self.test_set
         refines = translator.refines(decoding)
         name, weights = named(self.name, translator, decoding), str(translator.card.weights)

@@ -50,7 +50,7 @@ from padir.interop import standalone
 from padir.interop.standalone import program_file
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
-from padir.models.length import top_lengths
+from padir.models.length import log_probs, top_lengths
 from padir.models.params import in_model_dtype
 from padir.models.products import for_any_machine
 from padir.models.transformer import Transformer
@@ -256,6 +256,8 @@ def programs(
         encoded, cross_kv = drafts.encode(model, _tree(params), source_BS)
         length_BM, log_prob_BM = top_lengths(encoded.length, count, decoding.adjacent)
         length_BM = jnp.clip(length_BM, SHORTEST, config.max_length)
+        if (all_BM := log_probs(encoded.length)) is not None:
+            log_prob_BM = jnp.take_along_axis(all_BM, length_BM - 1, axis=1)  # of the length that is tried
         return length_BM, log_prob_BM, (cross_kv, encoded.segment_BS, source_BS)
 
     def search(params, source_BS, seed):

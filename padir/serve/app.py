@@ -44,6 +44,7 @@ from padir.serve.messages import Answer, Health, Refused, Request, RequestReader
 from padir.text.sentences import Paragraph
 
 _log = logging.getLogger("padir.serve")
+_log = logging.getLogger("padir")
 _NUMBER = "X-Request-ID"
 LEFT = 499  # status in the metrics for a client that left and gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -177,7 +178,13 @@ async def _answer(
         expected = f"a request has at most {limits.max_sentences} sentences"
         raise Refused(422, f"{expected}, got {len(sentences)}: send several requests")
     futures = await asyncio.to_thread(engine.submit, dataclasses.replace(asked, texts=sentences))  # tokenising is slow
-    results = await _results(engine, request, futures, deadline)
+    try:
+        results = await _results(engine, request, futures, deadline)
+    except Refused:
+        raise
+    except PadirError as error:  # the options were checked by `submit`, so that the model is at fault
+        _log.error("a batch failed: %s", error)
+        raise Refused(500, str(error)) from error
     return asked, join_sentences(asked.texts, paragraphs, results, card.target_language)
 
 

@@ -185,16 +185,19 @@ class Chunks:
 
     @staticmethod
     def open(folder: Path, inputs: dict[str, Any], overwrite: bool) -> Chunks:
-        """Opens a folder of results; results from other inputs are refused, or removed by `overwrite`."""
+        """Opens a folder of results; results from other inputs are refused, or removed by `overwrite`.
+
+        Results without inputs are those of an interrupted removal, and are removed.
+        """
         chunks = Chunks(folder)
-        if chunks.read("inputs") not in (None, inputs):
-            if not overwrite:
-                what = f"{folder} holds the unfinished translations of another teacher, decoding or corpus"
-                raise PadirError(what, remedy="remove it, or set overwrite")
-            for path in folder.iterdir():
-                if path.name != LOCK:  # the caller holds this lock
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        found = chunks.read("inputs")
+        if found not in (None, inputs) and not overwrite:
+            what = f"{folder} holds the unfinished translations of another teacher, decoding or corpus"
+            raise PadirError(what, remedy="remove it, or set overwrite")
         folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir() if found != inputs else ():
+            if path.name != LOCK:  # the caller holds this lock
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         chunks.once("inputs", lambda: inputs)
         return chunks
 

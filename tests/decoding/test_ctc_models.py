@@ -44,7 +44,7 @@ def test_texts_are_the_collapsed_canvases(translator, tokenizer):
 
 def test_canvases_have_two_positions_for_each_source_token(translator, tokenizer):
     lengths = [2 * (len(tokens) + 1) for tokens in tokenizer.encode_batch(TEXTS)]
-    assert [result.length for result in translator.translate(TEXTS)] == lengths
+    assert [len(result.trace[-1][0]) for result in translator.translate(TEXTS, trace=True)] == lengths
 
 
 def test_a_penalty_on_the_blank_writes_more_pieces(translator, tokenizer):
@@ -56,7 +56,7 @@ def test_a_penalty_on_the_blank_writes_more_pieces(translator, tokenizer):
         pieces[penalty] = [sum(piece != blank for piece in result.trace[-1][0][:-1]) for result in results]
         last = list(translator.steps(TEXTS[1], num_steps=1, blank_penalty=penalty))[-1]
         assert last.pieces == results[1].trace[-1][0]
-    assert pieces[100.0] == [result.length - 1 for result in results]
+    assert pieces[100.0] == [len(result.trace[-1][0]) - 1 for result in results]
     assert sum(pieces[0.0]) < sum(pieces[100.0])
     assert named("a", translator, Decoding(blank_penalty=1.5)) == "a, blank penalty 1.5"
     with pytest.raises(PadirError, match="blank_penalty must be 0 for a plain model"):
@@ -84,10 +84,10 @@ class TestPrefixBeam:
         for one, best in zip(plain, translator.translate(TEXTS, n_best=4, top_k=4, trace=True, **HOW), strict=True):
             assert len(best.candidates) == best.hypotheses == 4
             assert max(score for _, score in best.candidates) >= one.score - 1e-6  # a sum of alignments
-            assert best.passes == 2 and best.length == one.length
+            assert best.passes == one.passes == 2
             last = [ids[piece] for piece in best.trace[-1][0]][:-1]
             tokens = [token for token, _ in itertools.groupby(last) if token != translator.model.ids.blank]
-            assert best.whole_text == clean(tokenizer.decode(tokens), "").strip()
+            assert best.whole_text == clean(tokenizer.decode(tokens), "").strip() and best.length == len(tokens) + 1
 
     def test_a_sentence_does_not_depend_on_its_batch(self, tokenizer):
         """With blanks that are likely in some places: a long neighbour makes the logits of all positions computed."""

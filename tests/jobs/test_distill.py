@@ -344,6 +344,15 @@ def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
     assert peaks[2] - peaks[1] < 300_000, peaks
 
 
+def test_chunks_without_inputs_are_those_of_an_interrupted_removal(tmp_path):
+    """They may be another teacher's."""
+    chunks = Chunks.open(tmp_path / "chunks", {"teacher": "a"}, overwrite=False)
+    chunks.once("0", lambda: ["by a"])
+    assert Chunks.open(tmp_path / "chunks", {"teacher": "a"}, overwrite=False).read("0") == ["by a"]
+    (tmp_path / "chunks" / "inputs.json").unlink()
+    assert Chunks.open(tmp_path / "chunks", {"teacher": "b"}, overwrite=False).read("0") is None
+
+
 def test_a_damaged_chunk_is_named(tmp_path):
     chunks = Chunks.open(tmp_path / "chunks", {}, overwrite=False)
     chunks.once("a", lambda: [1, 2])

@@ -13,6 +13,7 @@ from support.serving import ask, connection, engine_of, figure, running, same
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
+from padir.decoding.batches import not_finite
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.serve.messages import REFUSALS, Answer, Health, Limits, Refusal, Request
 
@@ -191,11 +192,19 @@ def test_pages_of_named_origins_may_read_answers(client, translator):
 
 
 def test_every_answer_has_an_id(client, monkeypatch, caplog):
+    async def broken(*_):
+        raise not_finite()
+
     given = {"X-Request-ID": "order-17.3"}
     for response in (client.get("/health", headers=given), client.post("/translate", json={}, headers=given)):
         assert response.headers["x-request-id"] == "order-17.3"
     for odd in ("", "a b", "x" * 65):
         assert re.fullmatch("[0-9a-f]{16}", client.get("/", headers={"X-Request-ID": odd}).headers["x-request-id"])
+    monkeypatch.setattr("padir.serve.app._results", broken)
+    response = client.post("/translate", json={"text": "eins"}, headers=given)
+    assert response.status_code == 500 and "not finite" in response.json()["error"]
+    assert "a batch failed: the model's logits are not finite" in caplog.text
+    monkeypatch.undo()
     monkeypatch.setattr("padir.serve.app.translated", None)
     response = client.post("/translate", json={"text": "eins"}, headers=given)
     assert response.status_code == 500 and response.headers["x-request-id"] == "order-17.3"

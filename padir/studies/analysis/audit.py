@@ -22,6 +22,7 @@ Each error is a mean over the n targets of a family, with half the width of its 
 from __future__ import annotations
 
 import dataclasses
+import math
 import pkgutil
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -245,5 +246,7 @@ def _rows(targets: Targets, found: Errors, passes: np.ndarray, **about: Any) -> 
         for name in ERRORS:
             value_G = getattr(found, name)[mine_G]
             row[name] = float(value_G.mean())
-            row[f"{name}_±"] = float(1.96 * value_G.std(ddof=1) / np.sqrt(len(value_G))) if len(value_G) > 1 else 0.0
+            row[f"{name}_±"] = (
+                float(1.96 * value_G.std(ddof=1) / np.sqrt(len(value_G))) if len(value_G) > 1 else math.nan
+            )
         yield row

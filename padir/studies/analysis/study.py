@@ -84,10 +84,12 @@ def check_model(config: ModelConfig) -> None:
     """Refuses a model whose passes over a draft cannot be analysed.
 
     Raises:
-      PadirError: the model is causal or decontextualised.
+      PadirError: the model is causal or decontextualised, or its canvas is not the sentence.
     """
     if config.causal:
         raise PadirError("an autoregressive model has no refinement to analyse: give a refinement model")
+    if not config.readout.sized_by_target:
+        raise PadirError("the model", "a refining model that writes no blanks", f"a {config.readout.name} model")
     if config.decontextualised:
         raise PadirError(
             "in a decontextualised decoder each position sees its own set of tokens, which a trace does not keep:"

@@ -22,7 +22,6 @@ from jaxtyping import Float
 from padir import checks
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.transformer import Transformer
 from padir.refinement.scores import best_tokens, forbid
@@ -72,8 +71,6 @@ def nats_by_step(
         checks.one_of(ORDERS, order=plan.order)
     config = translator.card.config
     check_model(config)
-    if not config.readout.sized_by_target:
-        raise PadirError("the model", "a refining model that writes no blanks", f"a {config.readout.name} model")
     targets = reference_tokens(translator, test_set)
     summed = {plan: np.zeros((plan.steps, plan.steps)) for plan in plans}
     number = 0
