@@ -8,7 +8,6 @@ one order.
 
 import json
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,10 @@ TRIED = ("padir", "one_stage", "masks", "distilled", "padir_longer")  # decoded 
 
 def gather() -> dict[str, dict[str, Any]]:
     """Cost, origin and scores of each run by its name."""
-    from padir.measuring.benchmark.speed_report import environment
-
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    origin = {"commit": commit, "machine": environment()["processor"]}
     found = {}
     for path in sorted(RUNS.glob("*_[012].json")):
+        commit, machine = path.with_suffix(".origin").read_text().splitlines()
+        origin = {"commit": commit, "machine": machine.strip()}
         run = {"core_minutes": core_minutes(path.stem), "teacher": "-", **origin, "right": right(path)}
         if path.stem.startswith("distilled"):
             teaching = core_minutes("teacher_0") + core_minutes("distill")
@@ -62,7 +59,7 @@ def compared(first: list[float], second: list[float]) -> tuple[str, str]:
     """The difference of two systems with its interval, and whether the first one is better."""
     gaps = [one - other for one, other in zip(first, second, strict=True)]
     if len(gaps) < 3:
-        return "-", "not decidable here"
+        return "-", "fewer than three seeds"
     mean, half = statistics.mean(gaps), STUDENT_T * statistics.stdev(gaps) / len(gaps) ** 0.5
     verdict = "not decidable here" if abs(mean) <= half else "holds" if mean > 0 else "does not hold"
     return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})", verdict
@@ -98,6 +95,8 @@ def components() -> str:
         means = [spread(after(4, runs)) for runs in sides]
         teacher = "its own" if "text" in label else "-"
         lines.append([label, str(len(pairs)), *costs, *means, four, one, verdict, teacher])
+    if not shown:
+        return "No two of these systems are trained yet."
     check_sources(head, shown)
     return table(head, lines, text=True)
 

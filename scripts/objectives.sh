@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
+TIMEFORMAT='%U %S' # of `time`: the process time in seconds
+
 padir() { .venv/bin/python -m padir "$@"; }
 
 prepared() { [[ -f "data/$1/manifest.json" ]]; }
@@ -17,10 +19,12 @@ toy_corpus() {
     padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --set max_source_tokens=64 max_target_tokens=64
 }
 
-# component NAME SEED STEPS WORDS..: trains and scores runs/components/NAME_SEED; its process time, in seconds, goes to NAME_SEED.seconds.
+# component NAME SEED STEPS WORDS..: trains and scores runs/components/NAME_SEED; its process time, in seconds, goes to NAME_SEED.seconds,
+# the commit and the machine on which it began to NAME_SEED.origin.
 component() {
-    local run="runs/components/$1_$2" TIMEFORMAT='%U %S'
+    local run="runs/components/$1_$2"
     mkdir -p runs/components
+    [[ -f "$run.origin" ]] || { git rev-parse --short HEAD; grep -m 1 "^model name" /proc/cpuinfo | cut -d: -f2; } >"$run.origin"
     if [[ ! -f "$run/manifest.json" ]]; then
         { time padir train components_cpu "${@:4}" --model_dir "$run" --seed "$2" --steps "$3" \
             >"$run.log" 2>&1; } 2>>"$run.seconds"
