@@ -72,7 +72,7 @@ def cycle() -> str:
     """Table of the cycle test."""
     found = load("dependency")
     test = found["cycle"]
-    what = f"`{found['model']}`, {found['task']}, {found['sentences']:,} sentences"
+    what = f"`{found['model']}`, {found['task']}, {found['measured']:,} sentences, {found['canvases']} canvases each"
     row = [what, f"{test['pairs']:,}", *(f"{test[k]:.2f}" for k in ("median_gap", "median_odds", "correlation"))]
     return markdown(["model", "pairs", "median gap, nats", "median odds, nats", "correlation"], [row])
 

@@ -143,7 +143,11 @@ export class Translator {
    * and log-probabilities of the draft and after each pass.
    */
   async translate(text, options = {}) {
-    const chosen = { ...this.description.options, ...options };
+    const known = this.description.options;
+    const unknown = Object.keys(options).find((name) => !(name in known));
+    if (unknown) throw new Error(`There is no option ${unknown}: known are ${Object.keys(known).join(", ")}.`);
+    const chosen = { ...known, ...options };
+    if (!(chosen.num_steps >= 1)) throw new Error(`num_steps must be at least 1, got ${chosen.num_steps}.`);
     if (this.aligns && chosen.top_k > 1) throw new Error(`top_k must be 1 for a CTC model, got ${chosen.top_k}.`);
     const { ids, max_length: most } = this.description;
     const tokens = text.trim() ? this.tokenizer.encode(text) : [];
@@ -236,7 +240,8 @@ export class Translator {
     const count = free.filter(Boolean).length;
     const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.brevity;
     const broken = raw.includes("\ufffd") && !read.text.includes("\ufffd");
-    return { text: clean(raw, read.text), score, length, passes, trace, tokens, kept, broken, read };
+    const size = this.aligns ? kept.length + 1 : length; // in tokens, EOS included
+    return { text: clean(raw, read.text), score, length: size, passes, trace, tokens, kept, broken, read };
   }
 
   #ints(data, dims) {

@@ -15,6 +15,7 @@ import numpy as np
 from padir.data.prepared import VOCABULARY, Mixture, PreparedManifest, load_manifest, read_text
 from padir.data.records import read_flat, readable
 from padir.data.sources import PathLike
+from padir.errors import PadirError
 from padir.interop.seqio_tasks import import_seqio, register_source
 
 _AT_ONCE = 1024  # records that are read together
@@ -55,10 +56,12 @@ def register_prepared(folder: PathLike) -> str:
     the records of every split. If seqio shuffles files, the order depends on its seed and on the number of the pass.
 
     Raises:
-      PadirError: the folder is not whole, or seqio is not installed.
+      PadirError: the folder is not whole or has placeholders, or seqio is not installed.
     """
     seqio, _ = import_seqio()
     manifest = load_manifest(folder)
+    if manifest.vocabulary.num_placeholders:  # a model of T5X would be described without them
+        raise PadirError(f"{folder} has placeholders, which T5X cannot train", remedy="prepare it without --placeholders")
     source = PreparedText(folder, manifest)
     records = seqio.FunctionDataSource(_dataset_of_records(folder, manifest), splits=tuple(manifest.splits))
     options = {"num_sentinels": manifest.vocabulary.num_sentinels, "splits": source.splits, "records": records}

@@ -242,7 +242,7 @@
     $("output").textContent = found.text || "\u2026";
     const figures = found.passes ? [plural(found.passes, "pass", "passes")] : [];  // blanks that JavaScript does not trim
     if (found.passes && !settings.causal) figures.push(`${plural(found.hypotheses, aligns ? "sentence" : "length")} tried`);
-    if (found.passes) figures.push(plural(found.length, aligns ? "position" : "token"));
+    if (found.passes) figures.push(plural(found.length, "token"));
     const server = settings.local ? "" : `${Math.round(1000 * answer.seconds)} ms in the server, `;
     figures.push(`${server}${Math.round(milliseconds)} ms in all`);
     $("figures").textContent = figures.join(" \u00b7 ");

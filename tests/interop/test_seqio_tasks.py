@@ -104,6 +104,10 @@ def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path):
     assert first != second and first != records[4][:300]
     assert ids(task.source.get_dataset("train", shuffle=True, seed=3)) == first
 
+    prepare(source, tokenizer, tmp_path / "marked", placeholders=0.5, progress=False)
+    with pytest.raises(PadirError, match="has placeholders, which T5X cannot train"):
+        register_prepared(tmp_path / "marked")
+
     text = seqio.get_mixture_or_task("numbers_1").get_dataset(None, "validation", shuffle=False).as_numpy_iterator()
     assert [each["targets_pretokenized"].decode() for each in text] == [pair[1] for pair in source.pairs("validation")]
 
