@@ -61,7 +61,9 @@ def register_prepared(folder: PathLike) -> str:
     seqio, _ = import_seqio()
     manifest = load_manifest(folder)
     if manifest.vocabulary.num_placeholders:  # a model of T5X would be described without them
-        raise PadirError(f"{folder} has placeholders, which T5X cannot train", remedy="prepare it without --placeholders")
+        raise PadirError(
+            f"{folder} has placeholders, which T5X cannot train", remedy="prepare it without --placeholders"
+        )
     source = PreparedText(folder, manifest)
     records = seqio.FunctionDataSource(_dataset_of_records(folder, manifest), splits=tuple(manifest.splits))
     options = {"num_sentinels": manifest.vocabulary.num_sentinels, "splits": source.splits, "records": records}
