@@ -85,11 +85,11 @@ def board() -> str:
         scores = [row["bleu"] for row in each["rows"] if row["steps"] is not None and "bleu" in row]
         if scores and max(scores) > best.get((each["budget"], start), (0.0, {}))[0]:
             best[each["budget"], start] = max(scores), each
-    head = ["budget, core-minutes", "first parameters", "best try", "core-minutes", "BLEU", "teacher", "commit"]
+    head = ["budget, core-minutes", "first parameters", "best try", "core-minutes", "BLEU", *SOURCES]
     check_sources(head, [each for _, each in best.values()])
     lines = [
         [f"{budget}", start, each["what"].removeprefix("the same as "), f"{each['core_minutes']:.0f}", f"{score:.1f}"]
-        + [each["teacher"], each["commit"]]
+        + [each[name] for name in SOURCES]
         for (budget, start), (score, each) in sorted(best.items(), key=lambda one: one[0])
     ]
     return table(head, lines, text=True)

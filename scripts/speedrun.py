@@ -94,7 +94,7 @@ TRIES = {
         more="_greedy",
     ),
     "ctc_dual": Try(
-        "CTC with glancing from masks, as a dual model whose causal score chooses, dropout 0.1, also greedy text",
+        "CTC with glancing from masks, as a dual model, dropout 0.1, also greedy text",
         60,
         1_200,
         (*CTC, *DUAL),
