@@ -75,8 +75,8 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(**given: Any) -> Any:
-        _bind_defaults(item)
         try:
+            _bind_defaults(item)
             return _REGISTERED[_name(item)](**given)
         except RecursionError:
             raise PadirError("macros of gin refer to each other in a circle: set one of them to a value") from None

@@ -140,6 +140,11 @@ class TestInstances:
         config.parse([str(tmp_path / "config.gin")], ["Cosine.peak=0.5"])
         assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=0.5))
 
+    def test_a_class_within_itself_is_refused(self):
+        config.parse([], ["train.objective=@Sum()", "Sum.refining=@Sum()"])
+        with pytest.raises(PadirError, match="in a circle"):
+            config.configured(TrainConfig)()
+
     def test_a_wrong_value_is_refused_by_its_class(self):
         config.parse([], ["ModelConfig.width=0"])
         with pytest.raises(PadirError, match="width must be at least 1, got 0"):
