@@ -75,21 +75,29 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(**given: Any) -> Any:
-        try:
+        with _no_circle():
             _bind_defaults(item)
             return _REGISTERED[_name(item)](**given)
-        except RecursionError:
-            raise PadirError("macros of gin refer to each other in a circle: set one of them to a value") from None
 
     return call
+
+
+@contextlib.contextmanager
+def _no_circle() -> Iterator[None]:
+    """Raises a PadirError where bindings refer to each other without end."""
+    try:
+        yield
+    except RecursionError:
+        raise PadirError("bindings of gin refer to each other in a circle: set one of them to a value") from None
 
 
 def argument(item: Callable[..., Any], name: str) -> Any:
     """Value that `configured(item)` will get for an argument whose default is configurable."""
     _asked.add(f"{_name(item)}.{name}")
-    _bind_defaults(item)
-    bound = _bound(item, name)
-    return bound.scoped_configurable_fn() if isinstance(bound, ConfigurableReference) else bound
+    with _no_circle():
+        _bind_defaults(item)
+        bound = _bound(item, name)
+        return bound.scoped_configurable_fn() if isinstance(bound, ConfigurableReference) else bound
 
 
 def bound(item: Callable[..., Any]) -> set[str]:
@@ -273,12 +281,13 @@ def check_overrides() -> None:
         full = _names(name)[-1]
         if full not in used | _asked:
             if "." not in full:
-                raise PadirError(f"{name} has no effect, because nothing here refers to it", remedy="leave it out")
+                what = f"{name} has no effect, because nothing here refers to it, or an option overrides it"
+                raise PadirError(what, remedy="leave it out")
             owner = full.split("/")[-1].partition(".")[0]
-            raise PadirError(
-                f"{name} has no effect, because nothing here uses {owner}: bind an instance of"
-                f" it, such as Objective.corruption=@{owner}(), or leave it out"
-            )
+            what = f"{name} has no effect, because nothing here uses {owner}"
+            corruption = owner in {_name(item) for item in CORRUPTIONS.values()}
+            example = f"bind an instance of it, such as Objective.corruption=@{owner}(), or " if corruption else ""
+            raise PadirError(what, remedy=f"{example}leave it out")
 
 
 def _names(name: str) -> list[str]:

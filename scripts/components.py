@@ -70,10 +70,10 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else "-"
 
 
-def seeds(system: str) -> list[dict[str, Any]]:
+def seeds(system: str) -> dict[str, dict[str, Any]]:
     """The runs of a system, by seed."""
     runs = json.loads((RESULTS / "components.json").read_text())
-    return [runs[name] for name in sorted(runs) if name.rpartition("_")[0] == system]
+    return {name[-1]: runs[name] for name in sorted(runs) if name.rpartition("_")[0] == system}
 
 
 def after(passes: int, runs: list[dict[str, Any]]) -> list[float]:
@@ -87,7 +87,8 @@ def components() -> str:
     head += ["verdict", "teacher"]
     lines, shown = [], []
     for label, systems in COMPONENTS.items():
-        pairs = list(zip(*map(seeds, systems), strict=False))  # of one seed; the loop may not be through
+        first, second = map(seeds, systems)
+        pairs = [(first[seed], second[seed]) for seed in first if seed in second]  # the loop may not be through
         sides = [[pair[side] for pair in pairs] for side in (0, 1)]
         shown += [run for runs in sides for run in runs]
         (four, verdict), (one, _) = (compared(*(after(passes, runs) for runs in sides)) for passes in (4, 1))
@@ -106,7 +107,7 @@ def chosen_strategies() -> str:
     head = ["trained as", "passes", "seeds", "`padir`", "chosen on validation", "chosen", "difference", "verdict"]
     lines = []
     for system in TRIED:
-        runs = [run for run in seeds(system) if "test" in run]
+        runs = [run for run in seeds(system).values() if "test" in run]
         for passes in (4, 10) if runs else ():
             tried = [name for name in runs[0]["validation"] if name.endswith(f" {passes}")]
             best = max(tried, key=lambda name: sum(run["validation"][name] for run in runs))

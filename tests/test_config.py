@@ -144,6 +144,8 @@ class TestInstances:
         config.parse([], ["train.objective=@Sum()", "Sum.refining=@Sum()"])
         with pytest.raises(PadirError, match="in a circle"):
             config.configured(TrainConfig)()
+        with pytest.raises(PadirError, match="in a circle"):
+            config.argument(TrainConfig, "objective")
 
     def test_a_wrong_value_is_refused_by_its_class(self):
         config.parse([], ["ModelConfig.width=0"])
@@ -318,7 +320,7 @@ class TestWrongNames:
         assert "\n" not in str(error.value)
 
     def test_macros_in_a_circle_are_refused(self):
-        with pytest.raises(PadirError, match="macros of gin refer to each other in a circle"):
+        with pytest.raises(PadirError, match="bindings of gin refer to each other in a circle"):
             config.parse([], ["ModelConfig.width=%A", "A=%B", "B=%A"])
             config.configured(ModelConfig)()
 

@@ -50,7 +50,7 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
             if not tab or not source.strip() or not target.strip() or "\t" in target:
                 raise PadirError(f"{path}, line {number}", "SOURCE, a tab and TARGET", line)
             if terms.setdefault(source.strip(), target.strip()) != target.strip():
-                raise PadirError(f"{path}, line {number}", "other source words than an earlier line", source.strip())
+                raise PadirError(f"{path}, line {number}", "source words of no earlier line", source.strip())
     return terms
 
 

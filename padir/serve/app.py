@@ -44,7 +44,6 @@ from padir.serve.messages import Answer, Health, Refused, Request, RequestReader
 from padir.text.sentences import Paragraph
 
 _log = logging.getLogger("padir.serve")
-_log = logging.getLogger("padir")
 _NUMBER = "X-Request-ID"
 LEFT = 499  # status in the metrics for a client that left and gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}

@@ -85,9 +85,7 @@ def test_a_file_of_terms(tmp_path):
     with pytest.raises(PadirError, match=r"wrong.tsv, line 2 must be SOURCE, a tab and TARGET, got 'Haus house'"):
         read_terms(tmp_path / "wrong.tsv")
     (tmp_path / "twice.tsv").write_text("Haus\thouse\nHaus\thome\n")
-    with pytest.raises(
-        PadirError, match=r"twice.tsv, line 2 must be other source words than an earlier line, got 'Haus'"
-    ):
+    with pytest.raises(PadirError, match=r"twice.tsv, line 2 must be source words of no earlier line, got 'Haus'"):
         read_terms(tmp_path / "twice.tsv")
     with pytest.raises(PadirError, match="cannot read the terms"):
         read_terms(tmp_path / "none.tsv")
