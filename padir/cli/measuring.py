@@ -81,15 +81,16 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     rows: Rows = []
     for size in args.batch_size:
         count = max(size, extent.sentences) if extent.sentences > 0 else extent.sentences  # at least one batch
+        timed = test_set
         if random:
             drawn = benchmark.drawn_lengths(args.data, args.split, count) if args.data else None
             length_N2 = benchmark.equal_lengths(extent.tokens, count) if drawn is None else drawn
             batches = benchmark.batches_of_numbers(length_N2, size, translators[0][1].card.ids)
         else:
             batches = benchmark.batches_of(test_set, size, count)
-        sources = [text for each in batches for text in each.texts]
-        references = [text for each in batches for text in each.references or ()]
-        timed = test_set if random else dataclasses.replace(test_set, sources=sources, references=references)
+            sources = [text for each in batches for text in each.texts]
+            references = [text for each in batches for text in each.references or ()]
+            timed = dataclasses.replace(test_set, sources=sources, references=references)
         for row, details in benchmark.measure(systems, batches, repeats=extent.repeats):
             rows.append(describe_row(row, timed) | {"details": details})
             tell(f"{len(rows)}. {label(rows[-1], rows)}: {speed_report.summary(rows[-1])}")
