@@ -1,4 +1,4 @@
-"""Data passed between the stages of decoding, and the last stage, which chooses the best hypothesis."""
+"""Data passed between the stages of decoding, and the stage that chooses the best hypothesis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from padir.decoding.alignment import links
 from padir.decoding.autoregressive import PrefixTrees, score_trees
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -152,7 +151,7 @@ def choose(
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
-    results, raw = [], []
+    results = []
     for b, score_N in enumerate(scores):
         if not np.isfinite(drafts.log_prob_R[rows[b]]).all():
             raise not_finite()
@@ -166,7 +165,6 @@ def choose(
         )
         chosen, text = first_whole(zip(ranked, texts, strict=True), source, batch.source.spans(b))
         ranked = [chosen, *(n for n in ranked if n != chosen)]
-        raw.append(text)
         best, listed = rows[b][chosen], ranked[: decoding.n_best]
         most = [drafts.row(rows[b][n]) for n in listed or ranked[:1]]
         whole = [draft_tokens(loaded, decoding, *row, whole=True) for row in most]
@@ -186,7 +184,7 @@ def choose(
                 candidate_lengths=tuple(len(own) + 1 for own in whole[: len(listed)]),
             )
         )
-    return put_back(loaded, decoding, results, raw, batch.source, batch.source_BS.shape[1:])
+    return results
 
 
 def first_whole(texts: Iterable[tuple[int, str]], source: str, marked: Marked | None) -> tuple[int, str]:
@@ -203,40 +201,6 @@ def first_whole(texts: Iterable[tuple[int, str]], source: str, marked: Marked | 
             break
     assert best is not None
     return best[1]
-
-
-def put_back(
-    loaded: LoadedModel,
-    decoding: Decoding,
-    results: Sequence[Translation],
-    raw: Sequence[str],
-    source: SourceBatch,
-    lengths: Sequence[int],
-) -> list[Translation]:
-    """The translations with the spans of their sources; where one lacks a span, the batch is aligned (`links`).
-
-    Args:
-      raw: the texts before they were cleaned up.
-      lengths: allowed lengths of the rows of sources.
-    """
-    spans = [source.spans(b) for b in range(len(raw))]
-    lost = any(marked.lost(text) or "" in marked.marks for marked, text in zip(spans, raw, strict=True) if marked)
-    pairs = [*zip(source.texts, raw, strict=True)]
-    linked = links(loaded, pairs, decoding.batch_size, lengths=lengths) if lost else []
-    finished = [*results]
-    for b, marked in enumerate(spans):
-        if marked is not None:
-
-            def put(text: str, own: Sequence[int] | None = None, marked: Marked = marked) -> str:
-                return clean(marked.finished(text, own), marked.original)
-
-            finished[b] = dataclasses.replace(
-                results[b],
-                text=put(raw[b], linked[b] if linked else None),
-                candidates=tuple((put(text), score) for text, score in results[b].candidates),
-                whole_text=None if (whole := results[b].whole_text) is None else put(whole),
-            )
-    return finished
 
 
 def not_finite() -> PadirError:

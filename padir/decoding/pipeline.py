@@ -8,20 +8,21 @@ A model that refines drafts (`RefiningPipeline`):
 4. `padir.decoding.batches.choose` returns each sentence's best draft by `Decoding.rerank`, as text.
 
 A causal model (`CausalPipeline`): `write` encodes and searches from left to right; `read` makes text of the best rows.
-`run` takes a batch through all stages, which `stages` yields.
+`run` takes a batch through all stages, which `stages` yields. The last stage ends with `put_back`, which gives the
+spans of `Decoding.keep` their places.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.decoding.alignment import cross_attention
+from padir.decoding.alignment import cross_attention, links
 from padir.decoding.autoregressive import length_limits, score_targets, score_trees, write_targets
 from padir.decoding.batches import (
     Candidate,
@@ -32,7 +33,6 @@ from padir.decoding.batches import (
     choose,
     first_whole,
     not_finite,
-    put_back,
 )
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -48,6 +48,7 @@ from padir.decoding.refine_batch import (
     refine_drafts,
     rows_together,
 )
+from padir.decoding.templates import Template
 from padir.decoding.translation import TargetScore, Translation, broken, clean
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
@@ -55,6 +56,7 @@ from padir.models.length import top_lengths
 from padir.models.params import in_model_dtype
 from padir.refinement.loop import steps
 from padir.text.ids import pad_rows, round_up, sorted_batches
+from padir.text.marks import Marked
 
 _JITTED = (encode, refine_drafts, write_targets, score_targets, score_trees, cross_attention)
 PROGRAMS = ProgramCache(_JITTED, mappings)
@@ -97,7 +99,8 @@ class RefiningPipeline:
         yield "lengths", tried
         drafts = self.refine(batch, tried)
         yield "refine", drafts
-        yield "choose and detokenise", choose(self.loaded, self.decoding, batch, tried, drafts)
+        chosen = choose(self.loaded, self.decoding, batch, tried, drafts)
+        yield "choose and detokenise", put_back(self.loaded, self.decoding, chosen, source, batch.source_BS.shape[1:])
 
     def encode(self, source: SourceBatch) -> EncodedBatch:
         loaded = self.loaded
@@ -228,7 +231,7 @@ class CausalPipeline:
         PROGRAMS.make_room()
         written = self.write(source)
         yield "encode and write", written
-        yield "detokenise", self.read(source, written)
+        yield "detokenise", put_back(self.loaded, self.decoding, self.read(source, written), source, self.lengths)
 
     def write(self, source: SourceBatch) -> Written:
         """Encodes the sources and searches for their translations."""
@@ -258,7 +261,7 @@ class CausalPipeline:
 
     def read(self, source: SourceBatch, written: Written) -> list[Translation]:
         """Returns the best row of each sentence as text."""
-        results, raw = [], []
+        results = []
         for b, text_of in enumerate(source.texts):
             score_N, length_N = written.score_BN[b], written.length_BN[b]
             ranked = [int(n) for n in np.argsort(-score_N, kind="stable") if np.isfinite(score_N[n])]
@@ -269,7 +272,6 @@ class CausalPipeline:
                 return self.loaded.tokenizer.decode(written.tokens_BNL[b, n, : length_N[n] - 1].tolist(), text_of)
 
             best, text = first_whole(((n, read(n)) for n in ranked), text_of, source.spans(b))
-            raw.append(text)
             results.append(
                 Translation(
                     text=clean(text, text_of),
@@ -280,8 +282,7 @@ class CausalPipeline:
                     hypotheses=written.score_BN.shape[1],
                 )
             )
-
-        return put_back(self.loaded, self.decoding, results, raw, source, self.lengths)
+        return results
 
     def score(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[TargetScore]:
         """Log-probability of each target (a token list with EOS) given its source, in one teacher-forced pass."""
@@ -300,3 +301,77 @@ class CausalPipeline:
 
 
 Pipeline = RefiningPipeline | CausalPipeline
+
+
+def put_back(
+    loaded: LoadedModel,
+    decoding: Decoding,
+    results: Sequence[Translation],
+    source: SourceBatch,
+    lengths: Sequence[int],
+) -> list[Translation]:
+    """The translations with the spans of their sources in place of marks; lost spans get their places (`links`).
+
+    Args:
+      results: the translations, whose texts have marks.
+      lengths: allowed lengths of the rows of sources.
+    """
+    finished = [*results]
+    marked = {b: own for b in range(len(finished)) if (own := source.spans(b)) is not None}
+    if not marked:
+        return finished
+    if loaded.card.config.causal or loaded.card.config.dual:
+        for b, again in _forced(loaded, decoding, results, source, marked, lengths).items():
+            own = {"text": again.text, "score": again.score, "length": again.length, "broken": again.broken}
+            finished[b] = dataclasses.replace(finished[b], **own, passes=again.passes, whole_text=None)
+    texts = {b: [finished[b].text, *(text for text, _ in finished[b].candidates)] for b in marked}
+    placed = [(b, text) for b, own in marked.items() for text in texts[b] if own.lost(text) or "" in own.marks]
+    linked = links(loaded, [(source.texts[b], text) for b, text in placed], decoding.batch_size, lengths)
+    numbers = dict(zip(placed, linked, strict=True))
+    for b, own in marked.items():
+
+        def put(text: str, b: int = b, own: Marked = own) -> str:
+            return clean(own.finished(text, numbers.get((b, text))), own.original)
+
+        finished[b] = dataclasses.replace(
+            finished[b],
+            text=put(finished[b].text),
+            candidates=tuple((put(text), score) for text, score in finished[b].candidates),
+            whole_text=None if (whole := finished[b].whole_text) is None else put(whole),
+        )
+    return finished
+
+
+def _forced(
+    loaded: LoadedModel,
+    decoding: Decoding,
+    results: Sequence[Translation],
+    source: SourceBatch,
+    marked: Mapping[int, Marked],
+    lengths: Sequence[int],
+) -> dict[int, Translation]:
+    """Translations that lacked marks, written again from left to right, where they lack fewer then.
+
+    The translation up to the place of its first missing mark, and this mark, are the prefix. `Translation.passes`
+    counts all passes.
+    """
+    side = loaded.side("causal")
+    pipeline = CausalPipeline(side, decoding.without("shortlist"), (*lengths,))
+    room = side.card.config.max_length - 2  # a token and EOS follow
+    made = dict(enumerate(results))
+    written: dict[int, Translation] = {}
+    places = [b for b, own in marked.items() if own.missing(made[b].text)]
+    while places:
+        texts, before = [source.texts[b] for b in places], [made[b].text for b in places]
+        tokens, spans = [source.tokens[b] for b in places], [marked[b] for b in places]
+        linked = links(loaded, [*zip(texts, before, strict=True)], decoding.batch_size, lengths)
+        begun = [own.begun(text, numbers) for own, text, numbers in zip(spans, before, linked, strict=True)]
+        templates = [Template((tuple(side.tokenizer.encode(text)[:room]), 0)) for text in begun]
+        batch = SourceBatch(texts, tokens, marked=spans, templates=templates)
+        for b, again in zip([*places], pipeline.read(batch, pipeline.write(batch)), strict=True):
+            fewer = len(marked[b].missing(again.text)) < len(marked[b].missing(made[b].text))
+            if fewer:
+                made[b] = written[b] = dataclasses.replace(again, passes=made[b].passes + again.passes)
+            if not fewer or not marked[b].missing(again.text):
+                places.remove(b)
+    return written

@@ -51,6 +51,19 @@ class Marked:
         """The mark of each span; "" for a span that was taken out."""
         return tuple(self.text[edit.begin : edit.end] for edit in self.edits)
 
+    def missing(self, text: str) -> list[Edit]:
+        """The spans whose marks a translation does not have; spans that were taken out have none."""
+        found = zip(self.edits, self.marks, self._occurrences(text), strict=True)
+        return [edit for edit, mark, own in found if mark and not own]
+
+    def begun(self, text: str, links: Sequence[int]) -> str:
+        """A translation up to the place of its first missing mark, and this mark; `links` are as in `finished`."""
+        taken = [Edit(*place, "") for own in self._occurrences(text) for place in own]
+        placing = Placing(self.text, text, links, taken)
+        places = [placing.word(edit._replace(text=self.text[edit.begin : edit.end])) for edit in self.missing(text)]
+        first = min(places, key=lambda place: place.begin)
+        return text[: first.begin] + first.text.rstrip()
+
     def lost(self, text: str) -> bool:
         """True if a translation does not have every mark exactly once."""
         return any(mark and len(own) != 1 for mark, own in zip(self.marks, self._occurrences(text), strict=True))

@@ -8,6 +8,8 @@ from support.markup import well_formed
 from support.tiny_model import random_translator, same
 
 from padir.decoding import Decoding, Translator
+from padir.decoding.batches import SourceBatch
+from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.refinement import Mask
 from padir.text.spans import MARKS
@@ -70,7 +72,23 @@ def test_a_candidate_that_kept_all_spans_wins(tokenizer):
     plain = translator.translate(["acht 17"], top_k=3, n_best=3)[0]
     result = translator.translate(["acht 17"], top_k=3, n_best=3, keep="numbers")[0]
     assert "17" in result.text and "17" not in plain.text
-    assert {text for text, _ in result.candidates} == {text for text, _ in plain.candidates}  # the source is the same
+    assert result.text == result.candidates[0][0] and all("17" in text for text, _ in result.candidates)
+
+
+@pytest.mark.parametrize("sizes", [{"causal": True}, {"dual": True}], ids=str)
+def test_what_lost_a_mark_is_written_on_from_left_to_right_after_it(tokenizer, sizes):
+    translator = random_translator(tokenizer.with_placeholders(), **sizes)
+    text = f"acht {MARKS[0]}"
+    tokens, _ = translator.loaded.source_tokens([text], truncate=False)
+    (first,) = translator.pipeline(translator.decoding).run(SourceBatch([text], tokens))
+    result, both = translator.translate(["acht www.x.org", "acht www.x.org a@b.de"], keep="urls")
+    begun = result.text.partition("www.x.org")[0].strip()
+    assert MARKS[0] not in first.text and first.text.startswith(begun)
+    prefix = Template((tuple(translator.tokenizer.encode(f"{begun} {MARKS[0]}")), 0))
+    (again,) = translator.pipeline(Decoding(mode="causal")).run(SourceBatch([text], tokens, templates=[prefix]))
+    assert result.text == again.text.replace(MARKS[0], "www.x.org", 1).replace(MARKS[0], "")
+    assert result.passes == first.passes + again.passes and result.score == pytest.approx(again.score, abs=1e-4)
+    assert both.text.count("www.x.org") == both.text.count("a@b.de") == 1 < both.text.count(" ")
 
 
 def test_a_saved_model_knows_its_placeholders(tokenizer, tmp_path):

@@ -63,6 +63,15 @@ def test_every_mark_stands_exactly_once(translation, is_lost):
     assert mark("Siehe www.x.org um 17", ALL, False).lost(translation) == is_lost
 
 
+def test_a_translation_ends_at_the_place_of_its_first_missing_mark():
+    marked = mark("Tom liest www.x.org und a@b.de heute.", ALL, False)
+    today = "Tom reads today"
+    assert marked.begun(today, links(marked.text, today, "Tom=Tom reads=liest today=X")) == "Tom reads X"
+    text = "Tom reads and Z."
+    assert [edit.text for edit in marked.missing(text)] == ["www.x.org"]
+    assert marked.begun(text, links(marked.text, text, "Tom=Tom reads=liest and=und Z=Z .=.")) == "Tom reads X"
+
+
 def test_copies_are_left_out_and_lost_words_placed():
     source = "Siehe www.x.org heute"
     assert finished(source, "See X X today") == "See www.x.org  today"
