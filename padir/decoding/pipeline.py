@@ -61,6 +61,7 @@ from padir.text.marks import Marked
 _JITTED = (encode, refine_drafts, write_targets, score_targets, score_trees, cross_attention)
 PROGRAMS = ProgramCache(_JITTED, mappings)
 
+_MOST_FORCED = 3  # lost marks of a sentence that are forced, one after the other
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
 
 
@@ -245,7 +246,7 @@ class CausalPipeline:
             if source.templates:  # what follows a prefix has room for a whole translation
                 pairs = zip(limits, source.templates, strict=True)
                 limits = [min(limit + each.least, max_length) for limit, each in pairs]
-                longest = min(round_up(max(limits), BUCKET), max_length)
+                longest = min(1 << (max(limits) - 1).bit_length(), max_length)  # few programs
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
         limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
@@ -321,9 +322,7 @@ def put_back(
     if not marked:
         return finished
     if loaded.card.config.causal or loaded.card.config.dual:
-        for b, again in _forced(loaded, decoding, results, source, marked, lengths).items():
-            own = {"text": again.text, "score": again.score, "length": again.length, "broken": again.broken}
-            finished[b] = dataclasses.replace(finished[b], **own, passes=again.passes, whole_text=None)
+        finished = _forced(loaded, decoding, results, source, marked, lengths)
     texts = {b: [finished[b].text, *(text for text, _ in finished[b].candidates)] for b in marked}
     placed = [(b, text) for b, own in marked.items() for text in texts[b] if own.lost(text) or "" in own.marks]
     linked = links(loaded, [(source.texts[b], text) for b, text in placed], decoding.batch_size, lengths)
@@ -349,19 +348,22 @@ def _forced(
     source: SourceBatch,
     marked: Mapping[int, Marked],
     lengths: Sequence[int],
-) -> dict[int, Translation]:
-    """Translations that lacked marks, written again from left to right, where they lack fewer then.
+) -> list[Translation]:
+    """The results; those that lack marks are written again from left to right, and win if they have fewer faults then.
 
-    The translation up to the place of its first missing mark, and this mark, are the prefix. `Translation.passes`
-    counts all passes.
+    The translation up to the place of its first missing mark, and this mark, are the prefix.
     """
     side = loaded.side("causal")
     pipeline = CausalPipeline(side, decoding.without("shortlist"), (*lengths,))
     room = side.card.config.max_length - 2  # a token and EOS follow
-    made = dict(enumerate(results))
-    written: dict[int, Translation] = {}
-    places = [b for b, own in marked.items() if own.missing(made[b].text)]
-    while places:
+    made = [*results]
+    # The end of a source that was cut has marks that no model read.
+    places = [
+        b for b, own in marked.items() if own.missing(made[b].text) and len(source.tokens[b]) <= loaded.longest_source
+    ]
+    for _ in range(_MOST_FORCED):
+        if not places:
+            break
         texts, before = [source.texts[b] for b in places], [made[b].text for b in places]
         tokens, spans = [source.tokens[b] for b in places], [marked[b] for b in places]
         linked = links(loaded, [*zip(texts, before, strict=True)], decoding.batch_size, lengths)
@@ -369,9 +371,20 @@ def _forced(
         templates = [Template((tuple(side.tokenizer.encode(text)[:room]), 0)) for text in begun]
         batch = SourceBatch(texts, tokens, marked=spans, templates=templates)
         for b, again in zip([*places], pipeline.read(batch, pipeline.write(batch)), strict=True):
-            fewer = len(marked[b].missing(again.text)) < len(marked[b].missing(made[b].text))
-            if fewer:
-                made[b] = written[b] = dataclasses.replace(again, passes=made[b].passes + again.passes)
-            if not fewer or not marked[b].missing(again.text):
+            own, passes = marked[b], made[b].passes + again.passes
+            if own.faults(again.text) < own.faults(made[b].text):
+                made[b] = _in_place(made[b], again, decoding.n_best)
+            else:
                 places.remove(b)
-    return written
+            made[b] = dataclasses.replace(made[b], passes=passes)
+        places = [b for b in places if marked[b].missing(made[b].text)]
+    return made
+
+
+def _in_place(result: Translation, again: Translation, n_best: int) -> Translation:
+    """A translation that was written again, before the other candidates; the trace is of the former one, and goes."""
+    return dataclasses.replace(
+        again,
+        candidates=((again.text, again.score), *result.candidates)[:n_best],
+        candidate_lengths=(again.length, *result.candidate_lengths)[:n_best],
+    )

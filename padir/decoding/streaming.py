@@ -81,7 +81,9 @@ def translate_lines(
     done_before = 0
     source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
-        paragraphs = [Paragraph.split(line, source_language) if split else Paragraph.whole(line) for line in chunk]
+        paragraphs = [
+            Paragraph.split(line, source_language, decoding.keep) if split else Paragraph.whole(line) for line in chunk
+        ]
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
         results = translator.translate(sentences, decoding, truncate=True, progress=progress, **how)
         done = join_sentences(chunk, paragraphs, results, target_language)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from padir.decoding.options import Decoding, mode_of
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.text.ids import UNK
 from padir.text.tokenizer import Tokenizer
 
 _GAP = re.compile(r"__(\d+)__|_{3,}")
@@ -53,6 +54,8 @@ class Template:
             raise PadirError("template", "text with a gap: ___, or __3__ for three tokens", text)
         if all(isinstance(part, int) for part in parts):
             raise PadirError("template", "fixed text beside its gaps", text, "leave the template out")
+        if any(isinstance(part, tuple) and UNK in part for part in parts):
+            raise PadirError("template", "characters of the model's vocabulary", text)
         return Template(tuple(parts))
 
     @property

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -80,12 +79,30 @@ def missing(terms: Terms, source: str, target: str) -> list[Edit]:
     >>> missing({"Hund": "hound", "Katze": "cat"}, "Hund und Katze", "Dog and cat")
     [Edit(begin=0, end=4, text='hound')]
     """
-    found: list[Edit] = []
+    return _compared(terms, source, target)[0]
+
+
+def _compared(terms: Terms, source: str, target: str) -> tuple[list[Edit], list[tuple[int, int]]]:
+    """The missing terms, and the places of the others in the translation; no two terms share words of either side."""
+    sought: list[Edit] = []
     for own in sorted(terms, key=len, reverse=True):
-        spans = (match.span() for match in _pattern(own).finditer(source))
-        free = (span for span in spans if all(span[1] <= other.begin or other.end <= span[0] for other in found))
-        found += [Edit(*span, terms[own]) for span in itertools.islice(free, 1)]
-    return sorted(edit for edit in found if not _pattern(edit.text).search(target))
+        span = _vacant(own, source, [edit[:2] for edit in sought])
+        sought += [Edit(*span, terms[own])] if span else []
+    absent: list[Edit] = []
+    present: list[tuple[int, int]] = []
+    for edit in sorted(sought, key=lambda edit: (-len(edit.text), edit)):
+        if (span := _vacant(edit.text, target, present)) is None:
+            absent.append(edit)
+        else:
+            present.append(span)
+    return sorted(absent), present
+
+
+def _vacant(words_of: str, text: str, taken: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first place of words in a text that overlaps with nothing that is taken."""
+    spans = (match.span() for match in _pattern(words_of).finditer(text))
+    free = (span for span in spans if all(span[1] <= begin or end <= span[0] for begin, end in taken))
+    return next(free, None)
 
 
 @functools.lru_cache(100_000)  # a long list of terms is looked for in every text
@@ -118,6 +135,7 @@ def hold_terms(
       truncate, trace: as in `Translator.translate`.
     """
     made, around, config = [*results], {}, translator.card.config
+    texts = [_read(translator, text) if result.truncated else text for text, result in zip(texts, made, strict=True)]
     edits = _edits(translator, texts, made, decoding, terms)
     if translator.refines(decoding) and config.readout.sized_by_target:
         around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
@@ -136,6 +154,12 @@ def hold_terms(
     return made
 
 
+def _read(translator: Any, text: str) -> str:
+    """The beginning of a text that was cut, as the model read it."""
+    (tokens,), _ = translator.loaded.tokens([text], truncate=True, name="text")
+    return translator.tokenizer.decode(tokens[:-1])
+
+
 def _edits(
     translator: Any,
     texts: Sequence[str],
@@ -148,18 +172,15 @@ def _edits(
     def bare(text: str) -> str:  # its spans do not count
         return edited(text, [Edit(begin, end, " " * (end - begin)) for begin, end, _ in find(text, decoding.keep)])
 
-    absent = {i: missing(terms[i], bare(text), bare(results[i].text)) for i, text in enumerate(texts)}
-    absent = {i: own for i, own in absent.items() if own}
-    pairs = [(texts[i], results[i].text) for i in absent]
+    compared = {i: _compared(terms[i], bare(text), bare(results[i].text)) for i, text in enumerate(texts)}
+    compared = {i: each for i, each in compared.items() if each[0]}
+    pairs = [(texts[i], results[i].text) for i in compared]
     linked = links(translator.loaded, pairs, decoding.batch_size)
     edits = {}
-    for (i, own), pair, numbers in zip(absent.items(), pairs, linked, strict=True):
-        source, text = map(bare, pair)
-        every = [_pattern(edit.text).search(text) for edit in missing(terms[i], source, "")]
-        present = [match.span() for match in every if match]
+    for (i, (absent, present)), pair, numbers in zip(compared.items(), pairs, linked, strict=True):
         kept = [span[:2] for span in find(pair[1], decoding.keep)]
         placing = Placing(*pair, numbers, [Edit(*span, "") for span in present + kept])
-        edits[i] = sorted((placing.word(edit) for edit in own), key=lambda edit: edit[:2])
+        edits[i] = sorted((placing.word(edit) for edit in absent), key=lambda edit: edit[:2])
     return edits
 
 

@@ -28,7 +28,8 @@ class Translation:
       length: target length in tokens, EOS included, before repeated tokens were dropped.
       passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
       hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
-      trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line.
+      trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
+        and for a text that was written again because it lost a span.
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
       candidate_lengths: the candidates' numbers of tokens, EOS included, before repeated tokens were dropped.

@@ -170,8 +170,9 @@ async def _answer(
     except requests.ClientDisconnect:
         raise _Left from None
     asked, card = read(body), engine.translator.card
-    split = functools.partial(Paragraph.split, language=card.source_language) if asked.split else Paragraph.whole
-    paragraphs = [split(text) for text in asked.texts]
+    keep = engine.decoding.keep if asked.keep is None else asked.keep
+    split = functools.partial(Paragraph.split, language=card.source_language, keep=keep)
+    paragraphs = [split(text) if asked.split else Paragraph.whole(text) for text in asked.texts]
     sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
     if len(sentences) > limits.max_sentences:
         expected = f"a request has at most {limits.max_sentences} sentences"

@@ -8,6 +8,7 @@ places by word alignment (`Placing`).
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
@@ -91,10 +92,26 @@ class Marked:
             edits += [placing.word(edit) for edit in missing if edit not in tags]
         return edited(text, edits)
 
+    def faults(self, text: str) -> int:
+        """The number of spans that a translation lacks, or that it would have more than once (`finished`)."""
+        found = zip(self.edits, self.marks, self._occurrences(text), strict=True)
+        return sum(bool(mark) and (not own or (len(own) > 1 and mark == edit.text)) for edit, mark, own in found)
+
     def _occurrences(self, text: str) -> list[list[tuple[int, int]]]:
-        """The places of each mark in a text; a part of a word or of a number is no mark."""
+        """The places of each mark in a text; a part of a word, of a compound (X-ray) or of a number is no mark."""
         found = units(text)
-        return [[(begin, end) for begin, end in found if text[begin:end] == mark] for mark in self.marks]
+        places = []
+        for edit, mark in zip(self.edits, self.marks, strict=True):
+            own = [(begin, end) for begin, end in found if text[begin:end] == mark]
+            if mark.isalpha() and not _hyphened(self.text, edit.begin, edit.end):
+                own = [each for each in own if not _hyphened(text, *each)]
+            places.append(own)
+        return places
+
+
+def _hyphened(text: str, begin: int, end: int) -> bool:
+    """True if a hyphen joins characters begin .. end - 1 to a word."""
+    return bool(re.search(r"\w-$", text[max(0, begin - 2) : begin]) or re.match(r"-\w", text[end : end + 2]))
 
 
 def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
@@ -111,6 +128,7 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
     if not found:
         return None
     spans = [text[begin:end] for begin, end, _ in found]
+    count = collections.Counter(spans)
     bare = edited(text, [Edit(begin, end, " ") for begin, end, _ in found])
     words = {bare[begin:end] for begin, end in units(bare)}
     every = (*(MARKS if placeholders else ()), *_LETTERS, *map(str, range(12, 100)))
@@ -121,7 +139,7 @@ def mark(text: str, kinds: Sequence[str], placeholders: bool) -> Marked | None:
         done = end
         if _MARKUP.fullmatch(span):
             own = ""
-        elif not placeholders and _SHORT.fullmatch(span) and spans.count(span) == 1 and span not in words:
+        elif not placeholders and _SHORT.fullmatch(span) and count[span] == 1 and span not in words:
             own = span  # models copy short numbers
         else:
             own = next(stand_ins, "")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from padir.text.languages import CHINESE, JAPANESE, primary, script
+from padir.text.spans import find
 from padir.text.tokenizer import surrogates_error
 
 _WHITE = re.compile(r"[^\S\n]")
@@ -36,8 +37,10 @@ class Paragraph:
     gaps: tuple[str, ...]
 
     @staticmethod
-    def split(text: str, language: str) -> Paragraph:
+    def split(text: str, language: str, keep: Sequence[str] = ()) -> Paragraph:
         """Splits a text by the rules of its language; for a language without rules, by the rules of English.
+
+        No sentence ends within a span of the kinds and patterns of `keep` (`padir.text.spans.find`).
 
         Raises:
           PadirError: the text holds surrogate code points.
@@ -48,10 +51,14 @@ class Paragraph:
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise surrogates_error() from None
-        sentences, gaps, end = [], [""], 0
+        sentences, gaps, begin, end = [], [""], 0, 0
+        spans = find(text, keep)
         plain = _WHITE.sub(" ", text)  # white space of several bytes makes the rules of version 1.0 fail
         for ruled in sentencex.segment(primary(language), plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
-            part, end = text[end : end + len(ruled)], end + len(ruled)
+            end += len(ruled)
+            if any(span.begin < end < span.end for span in spans):
+                continue
+            part, begin = text[begin:end], end
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             gaps[-1] += before

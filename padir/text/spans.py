@@ -32,11 +32,12 @@ TAG = (
 # Spans of earlier kinds win over overlapping spans of later kinds.
 KINDS = {
     # markup and entities, and the variables of programs' messages
-    "tags": rf"{TAG}|<!--.*?-->"
+    "tags": rf"{TAG}|<!--(?:(?!<!--).)*?-->"
     r"|&\#?\w+;|%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{[\w.:-]*\}",
     "urls": r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\"'.,;:!?)\]]|www\.[\w-]+\.[^\s<>\"]*[^\s<>\"'.,;:!?)\]]"
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-    "numbers": rf"(?<![{_LATIN}\d_.,])[+-]?\d+(?:[.,:/-]\d+)*(?:\s?(?:{_UNITS})(?![{_LATIN}\d]))?(?![{_LATIN}\d])",
+    r"|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
+    "numbers": rf"(?<![{_LATIN}\d_.,])[+-]?\d+(?:[.,:/-]\d+){{0,20}}"
+    rf"(?:\s?(?:{_UNITS})(?![{_LATIN}\d]))?(?![{_LATIN}\d])",
 }
 # A capitalised word after another word; only training looks for such names, because German capitalises all nouns.
 _NAMES = rf"(?<=[{_LATIN}\d,;)] )[A-ZÀ-ÖØ-Þ][{_LATIN}]+(?:[ -][A-ZÀ-ÖØ-Þ][{_LATIN}]+)*(?![{_LATIN}\d_])"
@@ -110,11 +111,13 @@ def find(text: str, kinds: Sequence[str]) -> list[Found]:
     ['<b>', 'www.example.org/5', '</b>', '20 km']
     """
     found: list[Found] = []
+    taken = bytearray(len(text))
     order = {kind: place for place, kind in enumerate((OWN, *KINDS))}
     for kind in sorted(kinds, key=lambda kind: order.get(kind, len(order))):
         for match in _compiled(kind).finditer(text):
             begin, end = match.span()
-            if begin < end and all(end <= other.begin or other.end <= begin for other in found):
+            if begin < end and not any(taken[begin:end]):
+                taken[begin:end] = b"1" * (end - begin)
                 found.append(Found(begin, end, kind))
     return sorted(found)
 

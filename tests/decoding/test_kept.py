@@ -83,12 +83,29 @@ def test_what_lost_a_mark_is_written_on_from_left_to_right_after_it(tokenizer, s
     (first,) = translator.pipeline(translator.decoding).run(SourceBatch([text], tokens))
     result, both = translator.translate(["acht www.x.org", "acht www.x.org a@b.de"], keep="urls")
     begun = result.text.partition("www.x.org")[0].strip()
-    assert MARKS[0] not in first.text and first.text.startswith(begun)
+    assert MARKS[0] not in first.text and begun and first.text.startswith(begun)
     prefix = Template((tuple(translator.tokenizer.encode(f"{begun} {MARKS[0]}")), 0))
     (again,) = translator.pipeline(Decoding(mode="causal")).run(SourceBatch([text], tokens, templates=[prefix]))
     assert result.text == again.text.replace(MARKS[0], "www.x.org", 1).replace(MARKS[0], "")
     assert result.passes == first.passes + again.passes and result.score == pytest.approx(again.score, abs=1e-4)
-    assert both.text.count("www.x.org") == both.text.count("a@b.de") == 1 < both.text.count(" ")
+    assert both.text.count("www.x.org") == both.text.count("a@b.de") == 1
+    assert both.passes > first.passes + 2 * again.passes - 4  # written again for each of the two
+
+
+def test_what_is_written_again_leads_the_candidates(tokenizer):
+    translator = random_translator(tokenizer.with_placeholders(), dual=True)
+    how = {"keep": "urls", "n_best": 3, "top_k": 3, "trace": True}
+    again, other = translator.translate(["acht www.x.org", "acht"], **how)
+    assert again.candidates[0] == (again.text, again.score) and len(again.candidates) == 3
+    assert again.candidate_lengths[0] == again.length and len(again.candidate_lengths) == 3
+    assert again.trace is None and other.trace is not None
+
+
+def test_marks_beyond_the_end_of_a_cut_source_are_placed_and_not_forced(tokenizer):
+    translator = random_translator(tokenizer.with_placeholders(), causal=True, max_length=8)
+    text = "eins " * 10
+    plain, kept = translator.translate([text, text + "www.x.org"], keep="urls", truncate=True)
+    assert kept.passes == plain.passes and kept.text.replace("www.x.org", "").split() == plain.text.split()
 
 
 def test_a_saved_model_knows_its_placeholders(tokenizer, tmp_path):

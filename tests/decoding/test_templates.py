@@ -11,6 +11,7 @@ from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.refinement import EasyFirst, Mask, MaskPredict, Rejecter, Threshold
+from padir.text.ids import UNK
 
 TEXTS = ["eins zwei", "drei vier fünf sechs"]
 
@@ -154,3 +155,9 @@ def test_wrong_templates_are_refused(tokenizer, sizes, template, message):
     with pytest.raises(PadirError) as error:
         random_translator(tokenizer, **corruption, **sizes).translate(TEXTS, template=template)
     assert message in str(error.value)
+
+
+def test_characters_that_the_vocabulary_lacks_are_refused(tokenizer, monkeypatch):
+    monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: [7, UNK])  # as without byte pieces
+    with pytest.raises(PadirError, match="template must be characters of the model's vocabulary, got 'ß ___'"):
+        Template.parse("ß ___", tokenizer)

@@ -19,6 +19,9 @@ def test_missing_terms_are_found():
     assert missing({"Haus": "home", "Haus am See": "lake house"}, "Haus am See", "the house") == [(0, 11, "lake house")]
     terms, source = {"Haus": "house", "Haus am See": "lake house"}, "Das Haus am See ist kein Haus"
     assert missing(terms, source, "") == [(4, 15, "lake house"), (25, 29, "house")]
+    assert missing({"Hund": "dog", "Köter": "dog"}, "Hund und Köter", "dog and cur") == [(9, 14, "dog")]
+    terms, source = {"Vertrag": "agreement", "Vertragsstrafe": "agreement penalty"}, "Vertrag und Vertragsstrafe"
+    assert missing(terms, source, "The agreement penalty") == [(0, 7, "agreement")]
     assert missing({"桌面": "desktop"}, "使用桌面环境", "use it") == [(2, 4, "desktop")]
     assert missing({"Haus": "house"}, "Hausboot", "boat") == [] == missing({"Haus": "house"}, "Haus", "A HOUSE.")
 
@@ -48,6 +51,13 @@ def test_terms_may_be_outside_a_shortlist(tokenizer):
     shortlist = Shortlist(tokenizer.sha256, ids_N[:, None], ids_N[:0], 0)
     (result,) = random_translator(tokenizer).translate(TEXTS[:1], terms=TERMS, shortlist=shortlist)
     assert missing(TERMS, TEXTS[0], result.text) == []
+
+
+def test_terms_are_not_sought_where_a_source_was_cut(tokenizer):
+    translator = random_translator(tokenizer, causal=True, max_length=8)
+    text = "vier eins " + "zwei " * 10 + "acht"
+    (result,) = translator.translate([text], terms={"eins": "seven", "acht": "eleven"}, truncate=True)
+    assert result.truncated and "seven" in result.text and "eleven" not in result.text
 
 
 def test_terms_and_spans_stand_together(tokenizer):

@@ -63,6 +63,18 @@ def test_every_mark_stands_exactly_once(translation, is_lost):
     assert mark("Siehe www.x.org um 17", ALL, False).lost(translation) == is_lost
 
 
+def test_a_letter_in_a_compound_is_no_mark():
+    marked = mark("Röntgenbild: siehe www.x.org", ALL, False)
+    assert marked.lost("X-ray: see this") and not marked.lost("X-ray: see X")
+    assert marked.finished("X-ray: see X") == "X-ray: see www.x.org"
+    assert not mark("die Zeta-Seite", ["Zeta"], False).lost("the X-page")
+
+
+@pytest.mark.parametrize(("text", "faults"), [("X at 17", 0), ("X X at 17", 0), ("X at 17 17", 1), ("at", 2)])
+def test_faults_are_missing_spans_and_numbers_that_stay_twice(text, faults):
+    assert mark("Siehe www.x.org um 17", ALL, False).faults(text) == faults
+
+
 def test_a_translation_ends_at_the_place_of_its_first_missing_mark():
     marked = mark("Tom liest www.x.org und a@b.de heute.", ALL, False)
     today = "Tom reads today"

@@ -44,6 +44,14 @@ def test_spaces_come_and_go_with_the_language():
     assert Paragraph.split("Hello! Bye.\nNo.", "en").joined(["你好！", "再见。", "不。"], "zh") == "你好！再见。\n不。"
 
 
+def test_no_sentence_ends_within_a_span():
+    text = "Guten Tag. Hallo. Welt. Ende."
+    assert Paragraph.split(text, "de").sentences == ("Guten Tag.", "Hallo.", "Welt.", "Ende.")
+    paragraph = Paragraph.split(text, "de", keep=["Hallo. Welt"])
+    assert paragraph.sentences == ("Guten Tag.", "Hallo. Welt.", "Ende.")
+    assert paragraph.joined(paragraph.sentences, "de") == text
+
+
 def test_white_space_alone_becomes_nothing():
     assert Paragraph.split(" \n ", "de").joined([], "en") == ""
 

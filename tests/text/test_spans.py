@@ -3,7 +3,7 @@
 import pytest
 
 from padir.errors import PadirError
-from padir.text.spans import MARKS, NUM_PLACEHOLDERS, check_kinds, find, with_marks
+from padir.text.spans import KINDS, MARKS, NUM_PLACEHOLDERS, check_kinds, find, with_marks
 
 
 def spans(text, *kinds):
@@ -65,3 +65,12 @@ def test_wrong_patterns_are_refused(keep, message):
     with pytest.raises(PadirError) as error:
         check_kinds([keep])
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "end", "count"), [("a", "", 0), ("1 ", "", 1), ("1-", "a", 1 / 21), ("<!--", "", 0), ("<a b=", "", 0)]
+)
+def test_hostile_text_takes_time_in_proportion_to_its_length(part, end, count):
+    """With time that grows with the square of the length, this test takes hours."""
+    times = 210_000
+    assert len(find(part * times + end, list(KINDS))) == pytest.approx(count * times, abs=2)
