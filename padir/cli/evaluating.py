@@ -116,8 +116,10 @@ def run_compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     lines = []
     for r in results:
         p_value = "baseline" if r.p_value is None else f"{r.p_value:.4f}"
-        lines.append([r.system, r.metric, f"{r.score:.2f}", f"{r.mean:.2f} ± {r.interval:.2f}", p_value])
-    tables.show(args.target, ["system", "metric", "score", "mean ± 95 % interval", "p-value"], lines)
+        difference = "" if r.difference is None else "{:+.2f} to {:+.2f}".format(*r.difference)
+        lines.append([r.system, r.metric, f"{r.score:.2f}", f"{r.mean:.2f} ± {r.interval:.2f}", difference, p_value])
+    columns = ["system", "metric", "score", "mean ± 95 % interval", "difference, 95 %", "p-value"]
+    tables.show(args.target, columns, lines)
     for signature in dict.fromkeys(f"{r.metric}: {r.signature}" for r in results):
         print(signature)
     return [dataclasses.asdict(result) for result in results]

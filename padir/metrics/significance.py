@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from padir import checks
 from padir.errors import PadirError
@@ -18,6 +21,8 @@ class SystemScore:
     Attributes:
       score: score of the original test set, without resampling.
       mean, interval: mean score of the resampled test sets, and half the width of their 95 % confidence interval.
+      difference: lower and upper end of the 95 % interval of the difference from the baseline, by percentiles of
+        the resampled differences; None for the baseline.
       p_value: probability of a difference from the baseline that is at least as large as the observed difference, if
         the systems were equally good; None for the baseline.
       signature: SacreBLEU's signature, with the number of resamples and the seed.
@@ -28,6 +33,7 @@ class SystemScore:
     score: float
     mean: float
     interval: float
+    difference: tuple[float, float] | None
     p_value: float | None
     signature: str
 
@@ -72,15 +78,31 @@ def compare(
     metrics = {"BLEU": bleu_metric(target_language, tokenize, references=references), "chrF2": CHRF()}
     test = PairedTest(checked, metrics, [references], test_type="bs", n_samples=samples)
     signatures, scores = test()
-    return [
-        _compared(name, metric, signature.format(), result, baseline=scores[metric][0])
-        for metric, signature in signatures.items()
-        for name, result in zip(names, scores[metric], strict=True)
-    ]
+    found = []
+    for (metric, signature), scorer in zip(signatures.items(), metrics.values(), strict=True):
+        resampled = [_resampled(scorer, texts, references, samples) for _, texts in checked]
+        for name, result, own in zip(names, scores[metric], resampled, strict=True):
+            difference = None if name == names[0] else np.percentile(own - resampled[0], [2.5, 97.5])
+            found.append(_compared(name, metric, signature.format(), result, scores[metric][0], difference))
+    return found
 
 
-def _compared(system: str, metric: str, signature: str, result: Any, baseline: Any) -> SystemScore:
+def _resampled(metric: Any, hypotheses: Sequence[str], references: Sequence[str], samples: int) -> np.ndarray:
+    """Scores of the resampled test sets, by SacreBLEU's statistics of sentences; the same resamples for all systems."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345")
+    draws = np.random.default_rng(int(seed) if seed.isdecimal() else 0)
+    picked = draws.choice(len(references), size=(samples, len(references)))
+    statistics = np.array(metric._extract_corpus_statistics(hypotheses, [references]))
+    return np.array([metric._compute_score_from_stats(statistics[each].sum(0)).score for each in picked])
+
+
+def _compared(
+    system: str, metric: str, signature: str, result: Any, baseline: Any, difference: np.ndarray | None
+) -> SystemScore:
     p_value = None if result.p_value is None else float(result.p_value)
     if p_value is not None and result.score == baseline.score:
         p_value = 1.0  # SacreBLEU counts only larger differences, which gives equal systems the smallest p
-    return SystemScore(system, metric, float(result.score), float(result.mean), float(result.ci), p_value, signature)
+    ends = None if difference is None else (float(difference[0]), float(difference[1]))
+    return SystemScore(
+        system, metric, float(result.score), float(result.mean), float(result.ci), ends, p_value, signature
+    )

@@ -26,7 +26,10 @@ def test_a_plain_difference_and_none():
     assert set(results) == {(name, metric) for name, _ in systems for metric in ("BLEU", "chrF2")}
     for metric in ("BLEU", "chrF2"):
         poor, good, same = (results[name, metric] for name, _ in systems)
-        assert poor.p_value is None
+        assert poor.p_value is None and poor.difference is None
+        low, high = good.difference
+        assert 0 < low < good.score - poor.score < high and high - low == pytest.approx(2 * poor.interval, rel=0.25)
+        assert same.difference == (0, 0)  # the same resamples
         assert good.score > poor.score
         assert good.p_value == pytest.approx(1 / 201)  # no resample of 200 says otherwise: the least there is
         assert same.p_value == 1 and same.score == poor.score
