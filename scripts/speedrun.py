@@ -76,6 +76,7 @@ LONG = ("ModelConfig.dropout_rate=0.1", "Batching.rows=8")
 CTC_LONG = (CTC_SHAPE[0], CTC_SHAPE[2], "ModelConfig.dropout_rate=0.1", "Batching.rows=16")
 DUAL_LONG = (*LONG, "Causal.label_smoothing=0.1")
 CAUSAL = ("configs/objective/autoregressive.gin",)
+RDM = ("configs/objective/rdm.gin",)
 CAUSAL_LONG = ("ModelConfig.dropout_rate=0.1", "Causal.label_smoothing=0.1")
 DEEP = ("ModelConfig.encoder_layers=5", "ModelConfig.decoder_layers=1")
 TRIES = {
@@ -107,7 +108,7 @@ TRIES = {
         "autoregressive, 5 encoder layers and 1 decoder layer", 30, 3_800, CAUSAL, (*DEEP, "Causal.label_smoothing=0.1")
     ),
     "mdlm": Try("masked diffusion (mdlm)", 30, 3_200, ("configs/objective/mdlm.gin",)),
-    "rdm": Try("reparameterised diffusion (rdm)", 30, 3_200, ("configs/objective/rdm.gin",)),
+    "rdm": Try("reparameterised diffusion (rdm)", 30, 3_200, RDM),
     "ctc": Try("CTC with glancing, stages none and all", 30, 1_450, CTC, CTC_SHAPE),
     "drafter": Try(
         "CTC with glancing, 1 decoder layer on the teacher's frozen encoder, greedy text",
@@ -194,7 +195,8 @@ def train(name: str, each: Try, data: list[str], teacher: str) -> None:
     recipe.write_text(asked)
     if (run / "manifest.json").exists():
         return
-    lengths = [] if {*CTC, *CAUSAL} & {*each.files} else ["Objective.length_weight=5.0"]
+    # Models without predicted lengths have no such loss, and RDM has a weight of its own.
+    lengths = [] if {*CTC, *CAUSAL, *RDM} & {*each.files} else ["Objective.length_weight=5.0"]
     bindings = [*SHARED, *lengths, f"train.num_steps={each.steps}", *each.bindings]
     if each.from_teacher:
         bindings += [f"train.start_from='{teacher}'", *FROM_TEACHER]
