@@ -51,8 +51,12 @@ trap 'rm -r "$folder"' EXIT
 git archive --format=tar.gz --prefix=padir/ --output="$folder/padir.tar.gz" HEAD
 tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all
 printf -v options ' %q' --gin_file="$config" --data "$data" --model_dir "$model" "$@"
-# A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM and two minutes to save its checkpoint.
-tpu ssh "$name" --worker=all --command="systemctl is-active --quiet padir || { tar xzf padir.tar.gz &&
-    sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME --working-directory=\$HOME/padir \
-    --property=TimeoutStopSec=120 scripts/train_host.sh tpu$options; }"
+# A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM, and two minutes to save its checkpoint if
+# the VM has them.
+tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; then
+    echo 'padir runs already: first stop it with sudo systemctl stop padir' >&2; exit 1; fi
+    tar xzf padir.tar.gz && sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME \
+    --working-directory=\$HOME/padir --property=TimeoutStopSec=120 --property=LimitMEMLOCK=infinity \
+    scripts/train_host.sh tpu$options"
 echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -fu padir'"
+echo "The VM costs money until you delete it: gcloud compute tpus tpu-vm delete $name --zone $zone"

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from support.small_corpus import Numbers
 
 from padir.data.prepare import prepare
@@ -116,6 +115,12 @@ def test_a_vm_has_the_image_of_its_kind_and_is_made_once(machine, kind, image):
     assert [command.split()[0] for command in commands()] == ["describe", "delete", "create", "scp", "ssh"]
 
 
+def test_a_training_that_runs_is_not_started_again(machine):
+    Path(machine["FAKES"], "systemctl").write_text("#!/bin/bash\nexit 0\n")
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", "wmt14_de_en")
+    assert status == 1 and not any(line.startswith(("padir ", "systemd-run ")) for line in log)
+
+
 def test_what_is_wrong_is_refused_before_gcloud(machine):
     for run_name in ("no_such_run", "general_de_en_cpu"):  # the second one names no folder by a macro
         assert run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", run_name) == (2, [])
@@ -133,7 +138,8 @@ def host(machine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("statuses", "tries"), [([0], 1), ([2], 1), ([130], 1), ([1, 137, 0], 3), ([1, 2], 2), ([139, 130], 2)]
+    ("statuses", "tries"),
+    [([0], 1), ([2], 1), ([130], 1), ([1, 137, 0], 3), ([1, 2], 2), ([139, 130], 2), ([1] * 5, 5)],
 )
 def test_training_is_repeated_after_errors_only(machine, host, statuses, tries):
     status, log = run(machine, host, "cuda13", "--gin_file=x.gin", statuses=[*statuses, 0, 0])
@@ -141,10 +147,11 @@ def test_training_is_repeated_after_errors_only(machine, host, statuses, tries):
     assert log.count("padir train --gin_file=x.gin") == tries
 
 
-def test_ctrl_c_waits_for_the_checkpoint_and_ends_the_loop(machine, host):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_checkpoint_and_ends_the_loop(machine, host, sent):
     Path(machine["FAKES"], "padir").write_text(
         """#!/bin/bash
-trap 'sleep 0.5; echo saved; exit 130' INT
+trap 'sleep 0.5; echo saved; exit 130' INT TERM
 echo started
 while true; do sleep 0.1; done
 """
@@ -153,7 +160,7 @@ while true; do sleep 0.1; done
         ["bash", host, "tpu"], env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None and process.stdout.readline() == "started\n"
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(process.pid, sent)  # as a terminal and systemd do
     assert (process.communicate()[0], process.returncode) == ("saved\n", 130)
 
 
@@ -168,7 +175,7 @@ def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
     folder = tmp_path / "data"
     prepare(Numbers(), tokenizer, folder, progress=False)
     (command,) = (line for line in PAGE.read_text().splitlines() if "train_host.sh cuda13" in line)
-    script, *arguments = command.split("#")[0].split("-s padir ")[1].split()
+    script, *arguments = command.split(" \\;")[0].split("-s padir ")[1].split()
     clone = tmp_path / "clone"
     (clone / "scripts").mkdir(parents=True)
     (clone / script).write_text((ROOT / script).read_text())
@@ -184,17 +191,3 @@ def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
         ["bash", str(clone / script), *options, "--gin.train.seed=x"], env=machine, capture_output=True, text=True
     )
     assert wrong.returncode == 2, "wrong options end the loop"
-
-
-def test_the_job_for_kubernetes():
-    """Wrong options end the Job, a GPU is chosen, and the command names files of this checkout."""
-    (text,) = (block.split("```")[0] for block in PAGE.read_text().split("```yaml\n")[1:])
-    job = yaml.safe_load(text)
-    pod = job["spec"]["template"]["spec"]
-    assert (job["apiVersion"], job["kind"], pod["restartPolicy"]) == ("batch/v1", "Job", "Never")
-    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
-    assert rule == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2]}}
-    assert "cloud.google.com/gke-accelerator" in pod["nodeSelector"]
-    (container,) = pod["containers"]
-    assert (ROOT / container["command"][2].split("=")[1]).is_file()
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
