@@ -253,8 +253,9 @@ class CausalPipeline:
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
         if source.templates:
-            prefixes = [[*(each.prefix or ())] for each in source.templates]
+            prefixes = [[*(each.prefix or ()), *([] if each.joined else [-1])] for each in source.templates]
             options["prefix_BL"] = loaded.place(pad_rows(prefixes, longest, rows))
+            options["continued_V"] = loaded.tokenizer.continued
         inputs = loaded.place((source_BS, limit_B))
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, *inputs, **options)

@@ -28,6 +28,12 @@ def test_text_and_gaps_take_turns(tokenizer):
     assert tokenizer.encode("one.")[1:] == list(Template.parse("___.", tokenizer).parts[1])  # without a space
 
 
+def test_a_gap_without_a_space_may_continue_a_word(tokenizer):
+    assert Template.parse("seven___", tokenizer).joined and not Template.parse("seven ___", tokenizer).joined
+    continued = [piece for piece, yes in zip(tokenizer.pieces, tokenizer.continued, strict=True) if yes]
+    assert continued and not any(piece.startswith(("▁", ".")) for piece in continued)
+
+
 def test_rows_share_out_the_positions():
     template = Template((0, (7,), 2, (8,), 0))
     assert (template.least, template.length(3), template.length(9)) == (7, 7, 9)
@@ -92,6 +98,8 @@ def test_a_search_begins_with_the_prefix(tokenizer, sizes, options):
     results = translator.translate(TEXTS, template=["seven eight ___", "one ___"], **options)
     assert results[0].text.startswith("seven eight") and results[1].text.startswith("one")
     assert results[0].length > 3
+    for result, end in zip(results, (len("seven eight"), len("one")), strict=True):
+        assert not result.text[end : end + 1].isalnum()  # no piece continues the last word
 
 
 def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
@@ -101,7 +109,13 @@ def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
     rows, score_BN, _ = write_targets(loaded.model, loaded.params, source_BS, limit_B, **how)
     prefix_BL = np.where(np.arange(16) < 3, np.asarray(rows.tokens_BNL)[:, 0], 0)
     again, score_again_BN, _ = write_targets(
-        loaded.model, loaded.params, source_BS, limit_B, **how, prefix_BL=prefix_BL
+        loaded.model,
+        loaded.params,
+        source_BS,
+        limit_B,
+        **how,
+        prefix_BL=prefix_BL,
+        continued_V=loaded.tokenizer.continued,
     )
     assert (np.asarray(again.tokens_BNL) == np.asarray(rows.tokens_BNL)).all()
     assert np.asarray(score_again_BN) == pytest.approx(np.asarray(score_BN), abs=1e-5)
