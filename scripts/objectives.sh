@@ -53,7 +53,7 @@ components() {
         prepared toy_de_en_distilled || { time padir distill --model $runs/teacher_0 --data data/toy_de_en --output $distilled \
             --beam 5 --batch_size 256 --ctranslate2 int8 >$runs/distill.log 2>&1; } 2>>$runs/distill.seconds
         component distilled $seed 1500 --data $distilled
-        component padir_longer $seed 4500
+        component padir_longer $seed 4000
     done
     for name in padir one_stage masks distilled padir_longer; do
         for seed in 0 1 2; do

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.alignment import cross_attention, links
-from padir.decoding.autoregressive import length_limits, score_targets, score_trees, write_targets
+from padir.decoding.autoregressive import Prefixes, length_limits, score_targets, score_trees, write_targets
 from padir.decoding.batches import (
     Candidate,
     EncodedBatch,
@@ -253,9 +253,9 @@ class CausalPipeline:
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
         if source.templates:
-            prefixes = [[*(each.prefix or ()), *([] if each.joined else [-1])] for each in source.templates]
-            options["prefix_BL"] = loaded.place(pad_rows(prefixes, longest, rows))
-            options["continued_V"] = loaded.tokenizer.continued
+            begun = [[*(each.prefix or ()), *([] if each.joined else [-1])] for each in source.templates]
+            begun_BL = loaded.place(pad_rows(begun, longest, rows))
+            options["prefixes"] = Prefixes(begun_BL, loaded.tokenizer.continued)
         inputs = loaded.place((source_BS, limit_B))
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, *inputs, **options)

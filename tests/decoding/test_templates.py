@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tiny_model import random_translator
 
-from padir.decoding.autoregressive import write_targets
+from padir.decoding.autoregressive import Prefixes, write_targets
 from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
@@ -114,8 +114,7 @@ def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
         source_BS,
         limit_B,
         **how,
-        prefix_BL=prefix_BL,
-        continued_V=loaded.tokenizer.continued,
+        prefixes=Prefixes(prefix_BL, loaded.tokenizer.continued),
     )
     assert (np.asarray(again.tokens_BNL) == np.asarray(rows.tokens_BNL)).all()
     assert np.asarray(score_again_BN) == pytest.approx(np.asarray(score_BN), abs=1e-5)
