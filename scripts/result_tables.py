@@ -91,11 +91,11 @@ def board() -> str:
     head = ["core-minutes, at most", "first parameters", "best try", "core-minutes", "BLEU", *SOURCES]
     shown, lines = [], []
     for (most, start, _), (score, each) in sorted(best.items(), key=lambda one: one[0]):
-        if each not in shown:  # it is the best one of a smaller budget, too
-            shown.append(each)
+        if (score, each) not in shown:  # it is the best one of a smaller budget, too
+            shown.append((score, each))
             what, cost = each["what"].removeprefix("the same as "), f"{each['core_minutes']:.0f}"
             lines.append([f"{most}", start, what, cost, f"{score:.1f}", *(each[name] for name in SOURCES)])
-    check_sources(head, shown)
+    check_sources(head, [each for _, each in shown])
     return table(head, lines, text=True)
 
 

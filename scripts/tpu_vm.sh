@@ -54,7 +54,7 @@ printf -v options ' %q' --gin_file="$config" --data "$data" --model_dir "$model"
 # A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM, and two minutes to save its checkpoint if
 # the VM has them.
 tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; then
-    echo 'padir runs already: first stop it with sudo systemctl stop padir' >&2; exit 1; fi
+    echo 'padir runs already on this worker: stop it with sudo systemctl stop padir, and call again' >&2; exit; fi
     tar xzf padir.tar.gz && sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME \
     --working-directory=\$HOME/padir --property=TimeoutStopSec=120 --property=LimitMEMLOCK=infinity \
     scripts/train_host.sh tpu$options"

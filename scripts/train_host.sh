@@ -22,15 +22,15 @@ uv pip install --python .venv/bin/python --constraint constraints-3.11.txt '.[gc
 # JAX takes three quarters of a GPU's memory by default, and the paper's run on one H100 needs all of that.
 [[ "$device" == tpu ]] || export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
 
-# Both signals reach padir, too, and its exit status ends the loop. If SIGTERM ended this script, systemd would send padir
-# another one, which interrupts the checkpoint.
-trap : INT TERM
+# These signals reach padir, too, and its exit status ends the loop. If one ended this script, systemd or tmux would send padir
+# another, which interrupts the checkpoint.
+trap : INT TERM HUP
 failures=0
 while true; do
     status=0 begun=$SECONDS
     .venv/bin/padir train "$@" || status=$?
     case "$status" in
-        0 | 2 | 130) exit "$status" ;;
+        0 | 2 | 129 | 130 | 143) exit "$status" ;;
     esac
     ((SECONDS - begun < 600)) && failures=$((failures + 1)) || failures=0
     if ((failures == 5)); then

@@ -43,18 +43,6 @@ NextFn = Callable[..., tuple[Any, Any]]
 written before `position`, then padding; `slot_BNL` holds the slot of the cache for each position of a row."""
 
 
-class Prefixes(NamedTuple):
-    """What each translation begins with.
-
-    Attributes:
-      tokens_BL: the ids, -1 if a new word follows, then 0.
-      continued_V: True for ids that begin no word (`Tokenizer.continued`).
-    """
-
-    tokens_BL: Any
-    continued_V: Any
-
-
 def length_limits(source_tokens: list[int], max_length: int) -> list[int]:
     """The maximum number of target tokens of each sentence, EOS included; it depends on this sentence alone.
 
@@ -73,7 +61,7 @@ def generate(
     *,
     max_length: int,
     ids: Ids,
-    prefixes: Prefixes | None = None,
+    prefix_BL: Int[Array, "B L"] | None = None,
 ) -> tuple[Hypotheses, Int[Array, " B"]]:
     """Writes N hypotheses of each sentence; returns the hypotheses and each sentence's number of decoder passes.
 
@@ -81,7 +69,7 @@ def generate(
       key_B: one key per sentence, made from the sentence, so that a result does not depend on its batch.
       next_fn, cache: the decoder, and the cache that it gets at the first position.
       limit_B: maximum length of each sentence in tokens, EOS included, 2 .. max_length (L).
-      prefixes: what each sentence begins with, if anything.
+      prefix_BL: ids that each sentence must begin with, then 0; None for no prefixes.
     """
     batch, size = limit_B.shape[0], search.size
     key_BN = jax.vmap(lambda key: jax.vmap(lambda n: jax.random.fold_in(key, n))(jnp.arange(size)))(key_B)
@@ -98,10 +86,10 @@ def generate(
         logits_BNV = logits_BNV.astype(jnp.float32)
         log_z_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
         logits_BNV = allowed(forbid(logits_BNV, banned), position[None, None], limit_B, ids.eos)
-        if prefixes is not None:
-            token_B11 = prefixes.tokens_BL[:, position, None, None]
+        if prefix_BL is not None:
+            token_B11 = prefix_BL[:, position, None, None]
             other_BNV = (token_B11 > 0) & (jnp.arange(logits_BNV.shape[-1]) != token_B11)
-            logits_BNV = jnp.where(other_BNV | ((token_B11 < 0) & prefixes.continued_V), -jnp.inf, logits_BNV)
+            logits_BNV = jnp.where(other_BNV, -jnp.inf, logits_BNV)
         key_step_BN = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, position)))(key_BN)
         extension = search.extend(key_step_BN, logits_BNV, log_z_BN, rows)
         parent_BN = jnp.where(active_B1, extension.parent_BN, jnp.arange(size))
@@ -157,13 +145,13 @@ def write_targets(
     max_length: int,
     seed,
     kept_v=None,
-    prefixes: Prefixes | None = None,
+    prefix_BL=None,
 ) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
     """Searches for translations: hypotheses, their scores (-inf for unfinished ones), passes of each sentence.
 
     Args:
       source_BS: one sentence with its EOS in each row, then padding; random draws depend on it and on the seed.
-      limit_B, search, max_length, prefixes: as in `generate`.
+      limit_B, search, max_length, prefix_BL: as in `generate`.
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
     """
     params = in_model_dtype(model.config, params)  # once, not for every token
@@ -179,7 +167,7 @@ def write_targets(
 
     key_B = sentence_keys(source_BS, seed)
     cache = bound.empty_cache(source_BS.shape[0], search.size, max_length)
-    how = {"max_length": max_length, "ids": model.ids, "prefixes": prefixes}
+    how = {"max_length": max_length, "ids": model.ids, "prefix_BL": prefix_BL}
     rows, passes_B = generate(key_B, next_fn, cache, limit_B, search, **how)
     score_BN = jnp.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)
     return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B

@@ -34,7 +34,7 @@ class SourceBatch:
 
     `target_lengths` are in tokens, EOS included; None to predict them. For a causal model they are length limits.
     `marked` has the spans that must stand in each translation, None for a sentence without any. `templates` has the
-    template of each translation; () for none.
+    template of each translation; () for none. `cut` is True for sources whose end was cut off; () for none.
     """
 
     texts: Sequence[str]
@@ -42,6 +42,7 @@ class SourceBatch:
     target_lengths: Sequence[int] | None = None
     marked: Sequence[Marked | None] = ()
     templates: Sequence[Template] = ()
+    cut: Sequence[bool] = ()
 
     def spans(self, b: int) -> Marked | None:
         """The spans that must stand in the translation of sentence b; None without any."""

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.alignment import cross_attention, links
-from padir.decoding.autoregressive import Prefixes, length_limits, score_targets, score_trees, write_targets
+from padir.decoding.autoregressive import length_limits, score_targets, score_trees, write_targets
 from padir.decoding.batches import (
     Candidate,
     EncodedBatch,
@@ -253,9 +253,8 @@ class CausalPipeline:
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
         if source.templates:
-            begun = [[*(each.prefix or ()), *([] if each.joined else [-1])] for each in source.templates]
-            begun_BL = loaded.place(pad_rows(begun, longest, rows))
-            options["prefixes"] = Prefixes(begun_BL, loaded.tokenizer.continued)
+            prefixes = [[*(each.prefix or ())] for each in source.templates]
+            options["prefix_BL"] = loaded.place(pad_rows(prefixes, longest, rows))
         inputs = loaded.place((source_BS, limit_B))
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, *inputs, **options)
@@ -322,10 +321,11 @@ def put_back(
     marked = {b: own for b in range(len(finished)) if (own := source.spans(b)) is not None}
     if not marked:
         return finished
-    if loaded.card.config.causal or loaded.card.config.dual:
+    if source.target_lengths is None and (loaded.card.config.causal or loaded.card.config.dual):
         finished = _forced(loaded, decoding, results, source, marked, lengths)
     texts = {b: [finished[b].text, *(text for text, _ in finished[b].candidates)] for b in marked}
-    placed = [(b, text) for b, own in marked.items() for text in texts[b] if own.lost(text) or "" in own.marks]
+    placed = ((b, text) for b, own in marked.items() for text in texts[b] if own.lost(text) or "" in own.marks)
+    placed = [*dict.fromkeys(placed)]
     linked = links(loaded, [(source.texts[b], text) for b, text in placed], decoding.batch_size, lengths)
     numbers = dict(zip(placed, linked, strict=True))
     for b, own in marked.items():
@@ -359,9 +359,8 @@ def _forced(
     room = side.card.config.max_length - 2  # a token and EOS follow
     made = [*results]
     # The end of a source that was cut has marks that no model read.
-    places = [
-        b for b, own in marked.items() if own.missing(made[b].text) and len(source.tokens[b]) <= loaded.longest_source
-    ]
+    whole = [b for b in marked if not (source.cut and source.cut[b])]
+    places = [b for b in whole if marked[b].missing(made[b].text)]
     for _ in range(_MOST_FORCED):
         if not places:
             break

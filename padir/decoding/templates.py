@@ -32,11 +32,9 @@ class Template:
 
     Attributes:
       parts: token ids of fixed text, and numbers of tokens of gaps in turn; a gap of 0 has any length above 0.
-      joined: what follows a prefix may continue its last word.
     """
 
     parts: tuple[tuple[int, ...] | int, ...]
-    joined: bool = False
 
     @staticmethod
     def parse(text: str, tokenizer: Tokenizer) -> Template:
@@ -58,7 +56,7 @@ class Template:
             raise PadirError("template", "fixed text beside its gaps", text, "leave the template out")
         if any(isinstance(part, tuple) and UNK in part for part in parts):
             raise PadirError("template", "characters of the model's vocabulary", text)
-        return Template(tuple(parts), joined=_GAP.split(text)[0][-1:].strip() != "")
+        return Template(tuple(parts))
 
     @property
     def prefix(self) -> tuple[int, ...] | None:

@@ -135,7 +135,8 @@ def hold_terms(
       truncate, trace: as in `Translator.translate`.
     """
     made, around, config = [*results], {}, translator.card.config
-    texts = [_read(translator, text) if result.truncated else text for text, result in zip(texts, made, strict=True)]
+    sources = zip(texts, marked, made, strict=True)
+    texts = [_read(translator, text, own) if result.truncated else text for text, own, result in sources]
     edits = _edits(translator, texts, made, decoding, terms)
     if translator.refines(decoding) and config.readout.sized_by_target:
         around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
@@ -147,17 +148,19 @@ def hold_terms(
             [texts[i] for i in around], single, template=[*around.values()], truncate=truncate, trace=trace
         )
         for i, result in zip(around, again, strict=True):
-            made[i] = dataclasses.replace(result, passes=made[i].passes + result.passes)
+            passes = made[i].passes + result.passes
+            made[i] = dataclasses.replace(result, passes=passes, truncated=made[i].truncated)
         edits = _edits(translator, texts, made, decoding, terms)
     for i, own in edits.items():
         made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own))
     return made
 
 
-def _read(translator: Any, text: str) -> str:
-    """The beginning of a text that was cut, as the model read it."""
-    (tokens,), _ = translator.loaded.tokens([text], truncate=True, name="text")
-    return translator.tokenizer.decode(tokens[:-1])
+def _read(translator: Any, text: str, marked: Marked | None) -> str:
+    """The beginning of a text that was cut, as far as the model read it."""
+    (tokens,), _ = translator.loaded.tokens([marked.text if marked else text], truncate=True, name="text")
+    read = translator.tokenizer.decode(tokens[:-1])
+    return edited(read, [edit for edit in marked.edits if edit.end <= len(read)]) if marked else read
 
 
 def _edits(

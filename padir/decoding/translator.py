@@ -165,6 +165,7 @@ class Translator:
         tokens, truncated = self.loaded.source_tokens(sources, truncate)
         results = [untranslated(text, own) for text, own in zip(texts, marked, strict=True)]
         shared: Any = {"target_lengths": target_lengths, "marked": marked, "templates": templates}
+        shared["cut"] = [i in truncated for i in range(len(texts))] if truncated else ()
         batches = [*source_batches(sources, tokens, decoding.batch_size, **shared)]
         for (places, _), made in zip(batches, self._map(pipeline.run, [each for _, each in batches]), strict=True):
             for i, result in zip(places, made, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -78,20 +77,18 @@ def compare(
     metrics = {"BLEU": bleu_metric(target_language, tokenize, references=references), "chrF2": CHRF()}
     test = PairedTest(checked, metrics, [references], test_type="bs", n_samples=samples)
     signatures, scores = test()
+    picked = np.random.default_rng(test._seed or None).choice(len(references), (samples, len(references)))
     found = []
     for (metric, signature), scorer in zip(signatures.items(), metrics.values(), strict=True):
-        resampled = [_resampled(scorer, texts, references, samples) for _, texts in checked]
+        resampled = [_resampled(scorer, texts, references, picked) for _, texts in checked]
         for name, result, own in zip(names, scores[metric], resampled, strict=True):
             difference = None if name == names[0] else np.percentile(own - resampled[0], [2.5, 97.5])
             found.append(_compared(name, metric, signature.format(), result, scores[metric][0], difference))
     return found
 
 
-def _resampled(metric: Any, hypotheses: Sequence[str], references: Sequence[str], samples: int) -> np.ndarray:
-    """Scores of the resampled test sets, by SacreBLEU's statistics of sentences; the same resamples for all systems."""
-    seed = os.environ.get("SACREBLEU_SEED", "12345")
-    draws = np.random.default_rng(int(seed) if seed.isdecimal() else 0)
-    picked = draws.choice(len(references), size=(samples, len(references)))
+def _resampled(metric: Any, hypotheses: Sequence[str], references: Sequence[str], picked: np.ndarray) -> np.ndarray:
+    """Scores of resampled test sets, whose sentences are `picked`, by SacreBLEU's statistics of sentences."""
     statistics = np.array(metric._extract_corpus_statistics(hypotheses, [references]))
     return np.array([metric._compute_score_from_stats(statistics[each].sum(0)).score for each in picked])
 

@@ -80,10 +80,9 @@ class Marked:
         """
         found = self._occurrences(text)
         edits = []
-        for (*_, span), mark, own in zip(self.edits, self.marks, found, strict=True):
-            for number, (begin, end) in enumerate(own):
-                again = number > 0 and (mark != span or not text[own[number - 1][1] : begin].strip())
-                edits.append(Edit(begin, end, "" if again else span))
+        for edit, own in zip(self.edits, found, strict=True):
+            for number, place in enumerate(own):
+                edits.append(Edit(*place, "" if self._left_out(text, edit, own, number) else edit.text))
         if links is not None:
             missing = [edit for edit, own in zip(self.edits, found, strict=True) if not own]
             tags = [edit for edit in missing if _MARKUP.fullmatch(edit.text)]
@@ -94,8 +93,16 @@ class Marked:
 
     def faults(self, text: str) -> int:
         """The number of spans that a translation lacks, or that it would have more than once (`finished`)."""
-        found = zip(self.edits, self.marks, self._occurrences(text), strict=True)
-        return sum(bool(mark) and (not own or (len(own) > 1 and mark == edit.text)) for edit, mark, own in found)
+        found = zip(self.edits, self._occurrences(text), strict=True)
+        twice = (
+            edit for edit, own in found if sum(not self._left_out(text, edit, own, n) for n in range(len(own))) > 1
+        )
+        return sum(bool(edit.end - edit.begin) for edit in self.missing(text)) + len([*twice])
+
+    def _left_out(self, text: str, edit: Edit, own: Sequence[tuple[int, int]], number: int) -> bool:
+        """True for a further copy of a mark, except a number that stands apart from the copy before."""
+        is_own = self.text[edit.begin : edit.end] == edit.text
+        return number > 0 and not (is_own and text[own[number - 1][1] : own[number][0]].strip())
 
     def _occurrences(self, text: str) -> list[list[tuple[int, int]]]:
         """The places of each mark in a text; a part of a word, of a compound (X-ray) or of a number is no mark."""
@@ -103,7 +110,8 @@ class Marked:
         places = []
         for edit, mark in zip(self.edits, self.marks, strict=True):
             own = [(begin, end) for begin, end in found if text[begin:end] == mark]
-            if mark.isalpha() and not _hyphened(self.text, edit.begin, edit.end):
+            is_name = mark.isalpha() and not edit.text[:1].isdigit()  # for a number, X-year-old is right
+            if is_name and not _hyphened(self.text, edit.begin, edit.end):
                 own = [each for each in own if not _hyphened(text, *each)]
             places.append(own)
         return places

@@ -52,11 +52,13 @@ class Paragraph:
         except UnicodeEncodeError:
             raise surrogates_error() from None
         sentences, gaps, begin, end = [], [""], 0, 0
-        spans = find(text, keep)
+        inside = bytearray(len(text) + 1)
+        for span in find(text, keep):
+            inside[span.begin + 1 : span.end] = b"1" * (span.end - span.begin - 1)
         plain = _WHITE.sub(" ", text)  # white space of several bytes makes the rules of version 1.0 fail
         for ruled in sentencex.segment(primary(language), plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
             end += len(ruled)
-            if any(span.begin < end < span.end for span in spans):
+            if inside[end]:
                 continue
             part, begin = text[begin:end], end
             sentence = part.strip()

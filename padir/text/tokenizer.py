@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -46,7 +45,6 @@ _TRAIN_THREADS = 4
 _SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes; SentencePiece leaves field numbers from 200 on to extensions
 _SUM_BYTES = len(_SUM_TAG) + 32
 _HALVES = ("source.spm", "target.spm")
-_CONTINUED = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ\u0370-\u052f\d]|<0x(?:3\d|[46][1-9A-F]|[57][\dA])>")  # or such a byte
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
 
 _log = logging.getLogger("padir")
@@ -210,11 +208,6 @@ class Tokenizer:
         return frozenset(
             i for i in range(self.num_pieces) if processor.is_byte(i) or processor.id_to_piece(i).strip("▁").isdigit()
         )
-
-    @functools.cached_property
-    def continued(self) -> np.ndarray:
-        """True for each of the V pieces that continues a word, by a Latin, Greek or Cyrillic letter or a digit."""
-        return np.array([_CONTINUED.match(piece) is not None for piece in self.pieces])
 
     @functools.cached_property
     def pieces(self) -> tuple[str, ...]:

@@ -101,10 +101,15 @@ def test_what_is_written_again_leads_the_candidates(tokenizer):
     assert again.trace is None and other.trace is not None
 
 
-def test_marks_beyond_the_end_of_a_cut_source_are_placed_and_not_forced(tokenizer):
-    translator = random_translator(tokenizer.with_placeholders(), causal=True, max_length=8)
+@pytest.mark.parametrize(
+    "sizes", [{"causal": True, "max_length": 8}, {"length_head": "ctc", "dual": True, "max_length": 20}], ids=str
+)
+def test_marks_beyond_the_end_of_a_cut_source_are_placed_and_not_forced(tokenizer, sizes):
+    corruption = {} if "causal" in sizes else {"corruption": Mask()}
+    translator = random_translator(tokenizer.with_placeholders(), **corruption, **sizes)
     text = "eins " * 10
-    plain, kept = translator.translate([text, text + "www.x.org"], keep="urls", truncate=True)
+    how = {"keep": "urls", "truncate": True, "mode": "causal"}
+    plain, kept = translator.translate([text, text + "www.x.org"], **how)
     assert kept.passes == plain.passes and kept.text.replace("www.x.org", "").split() == plain.text.split()
 
 

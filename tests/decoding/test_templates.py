@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tiny_model import random_translator
 
-from padir.decoding.autoregressive import Prefixes, write_targets
+from padir.decoding.autoregressive import write_targets
 from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
@@ -26,12 +26,6 @@ def test_text_and_gaps_take_turns(tokenizer):
     assert parts("__2__one, ____.", tokenizer) == [2, "one,", 0, "."]
     assert parts("one two ___", tokenizer) == ["one two", 0]
     assert tokenizer.encode("one.")[1:] == list(Template.parse("___.", tokenizer).parts[1])  # without a space
-
-
-def test_a_gap_without_a_space_may_continue_a_word(tokenizer):
-    assert Template.parse("seven___", tokenizer).joined and not Template.parse("seven ___", tokenizer).joined
-    continued = [piece for piece, yes in zip(tokenizer.pieces, tokenizer.continued, strict=True) if yes]
-    assert continued and not any(piece.startswith(("▁", ".")) for piece in continued)
 
 
 def test_rows_share_out_the_positions():
@@ -98,8 +92,6 @@ def test_a_search_begins_with_the_prefix(tokenizer, sizes, options):
     results = translator.translate(TEXTS, template=["seven eight ___", "one ___"], **options)
     assert results[0].text.startswith("seven eight") and results[1].text.startswith("one")
     assert results[0].length > 3
-    for result, end in zip(results, (len("seven eight"), len("one")), strict=True):
-        assert not result.text[end : end + 1].isalnum()  # no piece continues the last word
 
 
 def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
@@ -114,7 +106,7 @@ def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
         source_BS,
         limit_B,
         **how,
-        prefixes=Prefixes(prefix_BL, loaded.tokenizer.continued),
+        prefix_BL=prefix_BL,
     )
     assert (np.asarray(again.tokens_BNL) == np.asarray(rows.tokens_BNL)).all()
     assert np.asarray(score_again_BN) == pytest.approx(np.asarray(score_BN), abs=1e-5)

@@ -53,10 +53,13 @@ def test_terms_may_be_outside_a_shortlist(tokenizer):
     assert missing(TERMS, TEXTS[0], result.text) == []
 
 
-def test_terms_are_not_sought_where_a_source_was_cut(tokenizer):
-    translator = random_translator(tokenizer, causal=True, max_length=8)
-    text = "vier eins " + "zwei " * 10 + "acht"
-    (result,) = translator.translate([text], terms={"eins": "seven", "acht": "eleven"}, truncate=True)
+@pytest.mark.parametrize("sizes", [{"causal": True}, {}], ids=str)
+@pytest.mark.parametrize("keep", [(), ("urls",)])
+def test_terms_are_not_sought_where_a_source_was_cut(tokenizer, sizes, keep):
+    translator = random_translator(tokenizer, max_length=12, **sizes)
+    text = f"vier {'www.xyz.org/abc' * bool(keep)} eins " + "zwei " * 20 + "acht"
+    how = {"terms": {"eins": "seven", "acht": "eleven"}, "keep": keep, "truncate": True}
+    (result,) = translator.translate([text], **how)
     assert result.truncated and "seven" in result.text and "eleven" not in result.text
 
 

@@ -67,10 +67,13 @@ def test_a_letter_in_a_compound_is_no_mark():
     marked = mark("Röntgenbild: siehe www.x.org", ALL, False)
     assert marked.lost("X-ray: see this") and not marked.lost("X-ray: see X")
     assert marked.finished("X-ray: see X") == "X-ray: see www.x.org"
+    assert not mark("120 Jahre alt", ALL, False).lost("X-year-old")  # a number joins words in English
     assert not mark("die Zeta-Seite", ["Zeta"], False).lost("the X-page")
 
 
-@pytest.mark.parametrize(("text", "faults"), [("X at 17", 0), ("X X at 17", 0), ("X at 17 17", 1), ("at", 2)])
+@pytest.mark.parametrize(
+    ("text", "faults"), [("X at 17", 0), ("X X at 17", 0), ("X at 17 17", 0), ("17 X 17", 1), ("at", 2)]
+)
 def test_faults_are_missing_spans_and_numbers_that_stay_twice(text, faults):
     assert mark("Siehe www.x.org um 17", ALL, False).faults(text) == faults
 

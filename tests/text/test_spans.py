@@ -71,6 +71,6 @@ def test_wrong_patterns_are_refused(keep, message):
     ("part", "end", "count"), [("a", "", 0), ("1 ", "", 1), ("1-", "a", 1 / 21), ("<!--", "", 0), ("<a b=", "", 0)]
 )
 def test_hostile_text_takes_time_in_proportion_to_its_length(part, end, count):
-    """With time that grows with the square of the length, this test takes hours."""
-    times = 210_000
+    """With time that grows with the square of the length, this test takes many minutes."""
+    times = 1_050_000
     assert len(find(part * times + end, list(KINDS))) == pytest.approx(count * times, abs=2)
