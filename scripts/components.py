@@ -24,7 +24,7 @@ COMPONENTS = {  # the paper's choice and what it is compared with
     "positional attention": ("padir", "no_positions"),
     "random pieces, not masks": ("padir", "masks"),
 }
-TRIED = ("padir", "one_stage", "masks", "distilled", "padir_longer")  # decoded with several strategies
+TRIED = ("padir", "masks")  # decoded with several strategies
 
 
 def gather() -> dict[str, dict[str, Any]]:

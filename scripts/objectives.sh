@@ -55,7 +55,7 @@ components() {
         component distilled $seed 1500 --data $distilled
         component padir_longer $seed 4000
     done
-    for name in padir one_stage masks distilled padir_longer; do
+    for name in padir masks; do
         for seed in 0 1 2; do
             for split in validation test; do
                 [[ -f "$runs/${name}_$seed.$split.json" ]] || scored "$runs/${name}_$seed" $split \
