@@ -3,7 +3,7 @@
 #   scripts/train_host.sh tpu|cuda13|cuda12 OPTION...
 # OPTION... are the options of `padir train`. A run of days outlives its connection under tmux:
 #   tmux new -s padir scripts/train_host.sh cuda13 --gin_file=configs/run/wmt14_de_en.gin \; set remain-on-exit on
-# A run that has ended (status 0), wrong options (2) and Ctrl-C or SIGTERM (130) are not repeated, nor is a run that fails five
+# A run that has ended (status 0), wrong options (2) and signals (129, 130, 143) are not repeated, nor is a run that fails five
 # times in a row within ten minutes each. PAUSE is the time between two tries in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -370,14 +370,14 @@ def _forced(
         begun = [own.begun(text, numbers) for own, text, numbers in zip(spans, before, linked, strict=True)]
         templates = [Template((tuple(side.tokenizer.encode(text)[:room]), 0)) for text in begun]
         batch = SourceBatch(texts, tokens, marked=spans, templates=templates)
-        for b, again in zip([*places], pipeline.read(batch, pipeline.write(batch)), strict=True):
+        left = []
+        for b, again in zip(places, pipeline.read(batch, pipeline.write(batch)), strict=True):
             own, passes = marked[b], made[b].passes + again.passes
             if own.faults(again.text) < own.faults(made[b].text):
                 made[b] = _in_place(made[b], again, decoding.n_best)
-            else:
-                places.remove(b)
+                left += [b] if own.missing(again.text) else []
             made[b] = dataclasses.replace(made[b], passes=passes)
-        places = [b for b in places if marked[b].missing(made[b].text)]
+        places = left
     return made
 
 

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import html
 import importlib.resources
@@ -171,8 +170,10 @@ async def _answer(
         raise _Left from None
     asked, card = read(body), engine.translator.card
     keep = engine.decoding.keep if asked.keep is None else asked.keep
-    split = functools.partial(Paragraph.split, language=card.source_language, keep=keep)
-    paragraphs = [split(text) if asked.split else Paragraph.whole(text) for text in asked.texts]
+    paragraphs = [
+        Paragraph.split(text, card.source_language, keep) if asked.split else Paragraph.whole(text)
+        for text in asked.texts
+    ]
     sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
     if len(sentences) > limits.max_sentences:
         expected = f"a request has at most {limits.max_sentences} sentences"

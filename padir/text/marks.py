@@ -97,7 +97,7 @@ class Marked:
         twice = (
             edit for edit, own in found if sum(not self._left_out(text, edit, own, n) for n in range(len(own))) > 1
         )
-        return sum(bool(edit.end - edit.begin) for edit in self.missing(text)) + len([*twice])
+        return len(self.missing(text)) + len([*twice])
 
     def _left_out(self, text: str, edit: Edit, own: Sequence[tuple[int, int]], number: int) -> bool:
         """True for a further copy of a mark, except a number that stands apart from the copy before."""

@@ -101,12 +101,7 @@ def test_the_prefix_that_a_search_would_write_changes_nothing(tokenizer):
     rows, score_BN, _ = write_targets(loaded.model, loaded.params, source_BS, limit_B, **how)
     prefix_BL = np.where(np.arange(16) < 3, np.asarray(rows.tokens_BNL)[:, 0], 0)
     again, score_again_BN, _ = write_targets(
-        loaded.model,
-        loaded.params,
-        source_BS,
-        limit_B,
-        **how,
-        prefix_BL=prefix_BL,
+        loaded.model, loaded.params, source_BS, limit_B, **how, prefix_BL=prefix_BL
     )
     assert (np.asarray(again.tokens_BNL) == np.asarray(rows.tokens_BNL)).all()
     assert np.asarray(score_again_BN) == pytest.approx(np.asarray(score_BN), abs=1e-5)
