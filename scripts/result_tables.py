@@ -82,7 +82,7 @@ def board() -> str:
     """The best tries of results/speedrun.json in few passes, and the best autoregressive one, by what they cost."""
     best: dict[tuple[int, str, bool], tuple[float, dict[str, Any]]] = {}
     for each in tries().values():
-        start = "a teacher's" if each["from_teacher"] else "random"
+        start = {"teacher": "a teacher's", "nothing": "random"}.get(each["start"], f"`{each['start']}`")
         for most in (most for most in _MOST if each["core_minutes"] <= most):
             for row in (row for row in each["rows"] if "bleu" in row):
                 kind = most, start, row["steps"] is None

@@ -1,11 +1,11 @@
-"""Trains and scores the tries of a board: the best Multi30k de-en score in 16, 30, 60 or 120 core-minutes.
+"""Trains and scores the tries of a board: the best Multi30k de-en score in 16 to 120 core-minutes.
 
 python scripts/speedrun.py                                                               # lists the tries
 python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_words FILE  # runs them, writes the board
 
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
 non-words. Beside DISTILLED, `raw` needs the folder that was distilled, by the name multi30k_de_en. The tries of 60
-and 120 core-minutes need DISTILLED_greedy, from the same MODEL without a beam, and `drafter` needs it by the name
+and more core-minutes need DISTILLED_greedy, from the same MODEL without a beam, and `drafter` needs it by the name
 multi30k_de_en_distilled_greedy.
 
 Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`. A
@@ -38,7 +38,7 @@ RUNS = ROOT / "runs" / "speedrun"
 BASE = "configs/run/multi30k_de_en_distilled_cpu.gin"
 SHARED = ("Intervals.evaluate=0",)
 VARIABLES = {"JAX_DEFAULT_MATMUL_PRECISION": "BF16_BF16_F32", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-FROM_TEACHER = ("Cosine.peak=1e-2", "Cosine.warmup_steps=50")
+STARTED = ("Cosine.peak=1e-2", "Cosine.warmup_steps=50")
 
 SCORES = {"bleu": "BLEU", "chrf": "chrF", "non_words": "non-words", "stutter_before": "stutter before clean-up"}
 SCORES |= {"length_ratio": "length ratio", "passes": "passes"}
@@ -53,7 +53,7 @@ class Try:
       budget: core-minutes that its training may take.
       steps: number of training steps.
       files, bindings: gin files and bindings after those that all tries share.
-      from_teacher: begin with the teacher's parameters.
+      start: begin with the parameters of the "teacher", of "nothing", or of a model that comes with padir.
       data: the prepared folder beside DISTILLED to train on; "": DISTILLED itself.
       more: what the name of a second folder adds to the first one's; "": there is no second folder.
     """
@@ -63,7 +63,7 @@ class Try:
     steps: int
     files: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
-    from_teacher: bool = True
+    start: str = "teacher"
     data: str = ""
     more: str = ""
 
@@ -77,6 +77,8 @@ CTC_LONG = (CTC_SHAPE[0], CTC_SHAPE[2], "ModelConfig.dropout_rate=0.1", "Batchin
 DUAL_LONG = (*LONG, "Causal.label_smoothing=0.1")
 CAUSAL = ("configs/objective/autoregressive.gin",)
 RDM = ("configs/objective/rdm.gin",)
+# The shipped models' vocabulary splits some captions into more than 64 pieces.
+WIDE = ("ModelConfig.dropout_rate=0.1", "Batching.source_row_length=96")
 CAUSAL_LONG = ("ModelConfig.dropout_rate=0.1", "Causal.label_smoothing=0.1")
 DEEP = ("ModelConfig.encoder_layers=5", "ModelConfig.decoder_layers=1")
 TRIES = {
@@ -103,6 +105,24 @@ TRIES = {
         more="_greedy",
     ),
     "causal": Try("autoregressive, dropout 0.1, also greedy text", 60, 4_000, CAUSAL, CAUSAL_LONG, more="_greedy"),
+    "ctc_adapted": Try(
+        "`de_en_ctc`, trained further as it was, also greedy text",
+        90,
+        1_600,
+        (*CTC, *DUAL),
+        (
+            *WIDE,
+            "ModelConfig.max_length=192",
+            "Batching.rows=8",
+            "Objective.corruption=@Mask()",
+            "Sum.causal_weight=0.5",
+        ),
+        start="de_en_ctc",
+        more="_greedy",
+    ),
+    "causal_adapted": Try(
+        "`de_en_ar`, trained further, also greedy text", 90, 3_500, CAUSAL, WIDE, start="de_en_ar", more="_greedy"
+    ),
     "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 30, 2_300, bindings=DEEP),
     "deep_causal": Try(
         "autoregressive, 5 encoder layers and 1 decoder layer", 30, 3_800, CAUSAL, (*DEEP, "Causal.label_smoothing=0.1")
@@ -174,7 +194,7 @@ def tried(name: str) -> Try | None:
         return None
     each = TRIES[base]
     if change == "nothing":
-        return dataclasses.replace(each, from_teacher=False)
+        return dataclasses.replace(each, start="nothing")
     return dataclasses.replace(each, what=f"{each.what}, seed 1", bindings=(*each.bindings, "train.seed=1"))
 
 
@@ -198,8 +218,8 @@ def train(name: str, each: Try, data: list[str], teacher: str) -> None:
     # Models without predicted lengths have no such loss, and RDM has a weight of its own.
     lengths = [] if {*CTC, *CAUSAL, *RDM} & {*each.files} else ["Objective.length_weight=5.0"]
     bindings = [*SHARED, *lengths, f"train.num_steps={each.steps}", *each.bindings]
-    if each.from_teacher:
-        bindings += [f"train.start_from='{teacher}'", *FROM_TEACHER]
+    if each.start != "nothing":
+        bindings += [f"train.start_from='{teacher if each.start == 'teacher' else each.start}'", *STARTED]
     files = [f"--gin_file={file}" for file in (BASE, *each.files)]
     words = [*files, *(f"--gin.{binding}" for binding in bindings), "--data", *data, "--model_dir", str(run)]
     spent = run.with_suffix(".seconds")
@@ -215,8 +235,13 @@ def score(name: str, each: Try, data: str, teacher: str, known_words: list[str])
     """Scores of a trained try on the validation split, what it cost, and what it was trained with."""
     run = RUNS / name
     results = run.with_suffix(".json")
-    searched = ["--beam", "1", "5"] if each.files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
-    ways = ["--split", "validation", *searched, "--json", str(results)]
+    ways = ["--split", "validation", "--json", str(results)]
+    if each.files == CAUSAL:
+        ways += ["--beam", "1", "5"]
+    elif {*CTC} & {*each.files}:
+        ways += ["--num_steps", "1", "--top_k", "1", "5", "--blank_penalty", "0", "0.5", "1", "1.5", "2"]
+    else:
+        ways += ["--num_steps", "1", "4", "--top_k", "1", "5"]
     words = ["--metric", *(f"known_words={path}" for path in known_words)] if known_words else []
     words += ["--rerank", "causal"] if {*DUAL} & {*each.files} else []
     if padir("evaluate", "--model", str(run), "--data", data, *ways, *words):
@@ -237,7 +262,8 @@ def score(name: str, each: Try, data: str, teacher: str, known_words: list[str])
 def _scores(row: dict[str, Any]) -> dict[str, Any]:
     scores = {name: row["scores"][name]["value"] for name in SCORES if name in row["scores"]}
     beam = (row["search"] or {}).get("size")
-    return {"steps": row["num_steps"], "lengths": row["top_k"] if beam is None else beam, **scores}
+    way = {"steps": row["num_steps"], "lengths": row["top_k"] if beam is None else beam}
+    return {**way, "blank_penalty": row["blank_penalty"], **scores}
 
 
 def page(rows: dict[str, Any]) -> str:
@@ -248,30 +274,43 @@ def page(rows: dict[str, Any]) -> str:
     head += [f"BLEU, {_way(*way)}" for way in ways] + ["best way", "its BLEU", *list(SCORES.values())[1:], *SOURCES]
     cells = []
     for each in tries:
-        best, by_way = _best(each), {(score["steps"], score["lengths"]): score for score in each["rows"]}
-        start = "teacher" if each["from_teacher"] else "nothing"
-        numbers = [by_way.get(way, {}).get("bleu") for way in ways]
+        best, by_way = _best(each), {way: 0.0 for way in ways}
+        for row in _scored(each):
+            way = row["steps"], row["lengths"]
+            by_way[way] = max(by_way.get(way, 0.0), row["bleu"])
         others = [best.get(name) for name in SCORES]
-        best_way = _way(best["steps"], best["lengths"])
-        what = [f"{each['core_minutes']:.1f}", start, each["what"], f"{each['steps']:,}"]
+        best_way = _way(best["steps"], best["lengths"], best.get("blank_penalty"))
+        what = [f"{each['core_minutes']:.1f}", each["start"], each["what"], f"{each['steps']:,}"]
         cells.append(
-            [*what, *map(_number, numbers), best_way, *map(_number, others), *(each[name] for name in SOURCES)]
+            [
+                *what,
+                *(_number(by_way[way] or None) for way in ways),
+                best_way,
+                *map(_number, others),
+                *(each[name] for name in SOURCES),
+            ]
         )
     about = (
         "Multi30k de-en, validation split, `python scripts/speedrun.py NAME`. A core-minute is one core for a minute,"
     )
-    about += " without the teacher's training. Compare only lines with the same budget, teacher and machine.\n\n"
+    about += " without the training of the teacher or of what a try begins with."
+    about += " Compare only lines with the same budget, teacher and machine.\n\n"
     return about + table(head, cells) + "\n"
 
 
-def _way(steps: int | None, lengths: int) -> str:
+def _way(steps: int | None, lengths: int, blank_penalty: float | None = None) -> str:
     if steps is None:
         return f"beam of {lengths}" if lengths > 1 else "greedy search"
-    return f"{steps} pass{'es' * (steps > 1)}, {lengths} length{'s' * (lengths > 1)}"
+    penalty = f", blank penalty {blank_penalty:g}" if blank_penalty else ""
+    return f"{steps} pass{'es' * (steps > 1)}, {lengths} length{'s' * (lengths > 1)}{penalty}"
 
 
 def _best(each: dict[str, Any]) -> dict[str, Any]:
-    return max((row for row in each["rows"] if "bleu" in row), key=lambda score: score["bleu"])  # CTC has one length
+    return max(_scored(each), key=lambda score: score["bleu"])
+
+
+def _scored(each: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in each["rows"] if "bleu" in row]  # a model may refuse several lengths
 
 
 def _number(value: float | None) -> str:

@@ -25,6 +25,7 @@ RowDict = dict[str, Any]
 Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
+_NUMBERS = ("num_steps", "top_k", "adjacent", "draws", "blank_penalty")
 _RULES = {"own": OwnScore, "causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
@@ -55,14 +56,14 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
     if row.causal:
-        names = ("strategy", "canvas", "num_steps", "top_k", "adjacent", "draws", "rerank", "oracle_lengths")
+        names = ("strategy", "canvas", *_NUMBERS, "rerank", "oracle_lengths")
         return {**dict.fromkeys(names), "drop_repeats": False}
     decoding = row.decoding
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
-        **{name: getattr(decoding, name) for name in ("num_steps", "top_k", "adjacent", "draws")},
+        **{name: getattr(decoding, name) for name in _NUMBERS},
         "drop_repeats": decoding.drops_repeats,
         "rerank": _describe_rerank(decoding.rule),
         "oracle_lengths": row.oracle_lengths,
