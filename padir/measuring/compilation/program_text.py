@@ -21,6 +21,7 @@ _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 _INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[a-z][\w-]*)\(")
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=([^\s,]+))")
 
 
@@ -84,16 +85,21 @@ class ProgramText:
     def collective_bytes(self, trips: int = 1) -> dict[str, float]:
         """Bytes of the results of collective operations by kind; every branch of a condition counts.
 
+        A loop over the pieces of one matrix product (windowed) counts as one trip, because its text gives no number.
+
         Args:
           trips: number of trips of outermost loops without a constant number.
         """
         found: dict[str, float] = {}
+        first: dict[str, str] = {}  # the first operation of a channel: an asynchronous one is written once per fusion
         for each, times in self._uses(self._entry, 1.0, trips):
             name = each.kind.removesuffix("-start")
-            if name in COLLECTIVES:
+            channel = _CHANNEL.search(each.line)
+            if name in COLLECTIVES and (not channel or first.setdefault(channel[1], each.line) == each.line):
                 # The start of an asynchronous operation gives its operands, too; only all-reduce gives results alone.
                 pairs = each.kind != name and name != "all-reduce"
-                own = each.sizes[len(each.sizes) // 2 :] if pairs else each.sizes
+                arrays = [size for size in each.sizes if size > 4]  # the others are semaphores
+                own = arrays[len(arrays) // 2 :] if pairs else each.sizes
                 found[name] = found.get(name, 0.0) + times * math.fsum(own)
         return found
 

@@ -67,6 +67,16 @@ def test_collectives_count_their_results_alone():
         assert ProgramText(text).collective_bytes() == {kind: 32.0}
 
 
+def test_an_asynchronous_collective_counts_once():
+    """XLA for a TPU writes it in every fusion that it runs beside, and gives semaphores with its results."""
+    gather = "%g.{0} = f32[64]{{0}} all-gather(%a), channel_id=7, dimensions={{0}}"
+    parts = "".join(f"%part.{i} (a: f32[8]) -> f32[64] {{\n  {gather.format(i)}\n}}\n" for i in range(3))
+    calls = "".join(f"  %fusion.{i} = f32[64]{{0}} fusion(%a), kind=kCustom, calls=%part.{i}\n" for i in range(3))
+    permute = "  %p = (f32[8]{0}, f32[8]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%a), channel_id=8\n"
+    text = f"{parts}ENTRY %main (a: f32[8]) -> f32[64] {{\n{calls}{permute}}}"
+    assert ProgramText(text).collective_bytes() == {"all-gather": 256.0, "collective-permute": 32.0}
+
+
 def test_the_largest_buffers_are_no_values_inside_fusions():
     """Nor arguments, tuples, or what lies on the chip, and the largest array of a result counts."""
     text = TEXT.replace("%copy.2 = f32[8]{0}", "%copy.2 = f32[9000]{0:T(8,128)S(1)}")
