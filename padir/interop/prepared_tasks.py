@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,29 +71,39 @@ def register_prepared(folder: PathLike) -> str:
 
 
 def _dataset_of_records(folder: PathLike, manifest: PreparedManifest) -> Callable[..., Any]:
-    """A function that makes the tf.data.Dataset of a split's records, as ids without EOS."""
+    """A function that makes the tf.data.Dataset of a split's records, as ids without EOS.
+
+    TensorFlow can save the place of its iterators, which hold numbers alone, and neither Python nor a buffer of pairs.
+    """
     _, tf = import_seqio()
 
     def dataset(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
         paths, length_N2 = Mixture((str(folder),)).records([manifest], split)
         with readable(folder):
             records = grain.sources.ArrayRecordDataSource(paths)
-        passes = itertools.count()
 
-        def examples() -> Iterator[dict[str, np.ndarray]]:
-            order = np.arange(len(length_N2))
-            if shuffle_files:
-                np.random.RandomState([seed or 0, next(passes)]).shuffle(order)
-            for begin in range(0, len(order), _AT_ONCE):
-                numbers = order[begin : begin + _AT_ONCE]
-                lengths_N2 = length_N2[numbers]
-                sides = read_flat(records, numbers.tolist(), lengths_N2, manifest.vocabulary.size, folder)
-                ends = lengths_N2.cumsum(0)[:-1]
-                pairs = (np.split(side, ends[:, each]) for each, side in enumerate(sides))
-                for inputs, targets in zip(*pairs, strict=True):
-                    yield {"inputs": inputs[:-1], "targets": targets[:-1]}
+        def read(numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+            length = length_N2[numbers]
+            sides = read_flat(records, numbers.tolist(), length, manifest.vocabulary.size, folder)
+            return *sides, length.astype(np.int64)
 
-        ids = tf.TensorSpec((None,), tf.int32)
-        return tf.data.Dataset.from_generator(examples, output_signature={"inputs": ids, "targets": ids})
+        def pairs(numbers: Any) -> Any:
+            found = tf.numpy_function(read, [numbers], (tf.int32, tf.int32, tf.int64), stateful=False)
+            inputs, targets, length = map(tf.ensure_shape, found, ((None,), (None,), (None, 2)))
+            sides = {"inputs": (inputs, length[:, 0]), "targets": (targets, length[:, 1])}
+            rows = {name: tf.RaggedTensor.from_row_lengths(*side)[:, :-1] for name, side in sides.items()}
+            return tf.data.Dataset.from_tensor_slices(rows)
+
+        in_order = tf.data.Dataset.range(len(length_N2)).batch(_AT_ONCE)
+        if not shuffle_files:
+            return in_order.flat_map(pairs)
+        last = max(len(length_N2) - 1, 0)
+
+        def shuffled(key: Any) -> Any:
+            key = tf.stack([key, 0])
+            return in_order.map(lambda places: tf.random.experimental.index_shuffle(places, key, last))
+
+        keys = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)  # another one for each pass
+        return keys.take(1).flat_map(shuffled).flat_map(pairs)
 
     return dataset

@@ -113,6 +113,36 @@ def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path):
 
 
 @needs_seqio
+def test_training_on_a_prepared_folder_resumes_at_its_place(tokenizer, tmp_path):
+    """Within the second of three passes, in the order of the seed, through seqio's own shuffling."""
+    import seqio
+    import tensorflow as tf
+
+    from padir.data.prepare import prepare
+    from padir.interop.prepared_tasks import register_prepared
+
+    prepare(Numbers(), tokenizer, tmp_path / "resumed", progress=False)
+    task = seqio.get_mixture_or_task(f"{register_prepared(tmp_path / 'resumed')}_fitting")
+
+    def started():
+        options = {"shuffle": True, "shuffle_buffer_size": 16, "seed": 3, "num_epochs": 3}
+        return iter(task.get_dataset({"inputs": 20, "targets": 20}, "train", **options))
+
+    def ids(examples):
+        return [tuple(tuple(each[side].numpy().tolist()) for side in ("inputs", "targets")) for each in examples]
+
+    first = started()
+    begun = ids(itertools.islice(first, 400))
+    saved = tf.train.Checkpoint(ds=first).write(str(tmp_path / "place"))
+    rest = ids(first)
+    resumed = started()
+    tf.train.Checkpoint(ds=resumed).read(saved).assert_consumed()
+    assert ids(resumed) == rest and len(rest) == 500
+    in_order = task.get_dataset({"inputs": 20, "targets": 20}, "train", shuffle=False)
+    assert sorted(begun + rest) == sorted(ids(in_order) * 3)
+
+
+@needs_seqio
 def test_a_vocabulary_in_a_bucket(vocab_path):
     import tensorflow as tf
 
