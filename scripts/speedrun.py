@@ -6,7 +6,7 @@ python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_wor
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
 non-words. Beside DISTILLED, `raw` needs the folder that was distilled, by the name multi30k_de_en. The tries of 60
 and more core-minutes need DISTILLED_greedy, from the same MODEL without a beam, and `drafter` needs it by the name
-multi30k_de_en_distilled_greedy.
+multi30k_de_en_distilled_greedy. The `_adapted` tries need the vocabulary padir/pretrained/de_en_ar/vocab.model.
 
 Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`. A
 core-minute is one core for a minute, measured as process time. The number of steps of a try is fixed in this file,
@@ -190,9 +190,9 @@ def tried(name: str) -> Try | None:
     if name in TRIES:
         return TRIES[name]
     base, _, change = name.rpartition("_")
-    if base not in TRIES or change not in ("nothing", "other"):
+    each = TRIES.get(base)
+    if each is None or change not in ("nothing", "other") or (change == "nothing" and each.start != "teacher"):
         return None
-    each = TRIES[base]
     if change == "nothing":
         return dataclasses.replace(each, start="nothing")
     return dataclasses.replace(each, what=f"{each.what}, seed 1", bindings=(*each.bindings, "train.seed=1"))
@@ -274,17 +274,16 @@ def page(rows: dict[str, Any]) -> str:
     head += [f"BLEU, {_way(*way)}" for way in ways] + ["best way", "its BLEU", *list(SCORES.values())[1:], *SOURCES]
     cells = []
     for each in tries:
-        best, by_way = _best(each), {way: 0.0 for way in ways}
-        for row in _scored(each):
-            way = row["steps"], row["lengths"]
-            by_way[way] = max(by_way.get(way, 0.0), row["bleu"])
+        best = _best(each)
+        usual = [row for row in _scored(each) if not row.get("blank_penalty")]
+        by_way = {(row["steps"], row["lengths"]): row["bleu"] for row in usual}
         others = [best.get(name) for name in SCORES]
         best_way = _way(best["steps"], best["lengths"], best.get("blank_penalty"))
         what = [f"{each['core_minutes']:.1f}", each["start"], each["what"], f"{each['steps']:,}"]
         cells.append(
             [
                 *what,
-                *(_number(by_way[way] or None) for way in ways),
+                *(_number(by_way.get(way)) for way in ways),
                 best_way,
                 *map(_number, others),
                 *(each[name] for name in SOURCES),

@@ -73,7 +73,7 @@ def register_prepared(folder: PathLike) -> str:
 def _dataset_of_records(folder: PathLike, manifest: PreparedManifest) -> Callable[..., Any]:
     """A function that makes the tf.data.Dataset of a split's records, as ids without EOS.
 
-    TensorFlow can save the place of its iterators, which hold numbers alone, and neither Python nor a buffer of pairs.
+    TensorFlow can save its iterators. They hold numbers of records, and neither pairs nor Python's state.
     """
     _, tf = import_seqio()
 
@@ -103,7 +103,8 @@ def _dataset_of_records(folder: PathLike, manifest: PreparedManifest) -> Callabl
             key = tf.stack([key, 0])
             return in_order.map(lambda places: tf.random.experimental.index_shuffle(places, key, last))
 
-        keys = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)  # another one for each pass
+        # Another key for each pass. Without a seed, too, all hosts have one order.
+        keys = tf.data.Dataset.random(seed or 0, rerandomize_each_iteration=True)
         return keys.take(1).flat_map(shuffled).flat_map(pairs)
 
     return dataset

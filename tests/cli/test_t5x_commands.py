@@ -23,6 +23,7 @@ from padir.cli import main
 from padir.data.prepare import prepare
 from padir.decoding.translation import clean
 from padir.decoding.translator import Translator
+from padir.interop.t5x.checkpoint import read
 from padir.metrics.scores import score_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -88,7 +89,7 @@ def test_the_commands_of_the_page(tmp_path):
 
 
 def test_the_papers_run_in_small(tmp_path, tokenizer):
-    """The page's commands with a small model, a small corpus, and a stop after 10 of 20 steps."""
+    """The page's commands with a small model and corpus. A run resumed after 10 of 20 steps ends as an unbroken one."""
     commands = page_commands("### The paper's run", "### Your own")
     assert commands.count("python -m t5x.") == 3 and commands.count("padir t5x import") == 1
     (tmp_path / "small.gin").write_text(SMALL_MODEL)
@@ -100,11 +101,15 @@ def test_the_papers_run_in_small(tmp_path, tokenizer):
     train = commands.partition("\npython -m t5x.eval")[0]
     task = "wmt14_de_en_distilled"
     prepare(Numbers(splits=("train", "validation", "test")), tokenizer, tmp_path / "data" / task, progress=False)
-    stop = f"{train} --gin.train.total_steps=10\nls -d runs/t5x_wmt14_de_en/checkpoint_* > stopped.txt"
-    run_script(tmp_path, f"{stop}\n{commands}")
+    stop = "cp -a runs/t5x_wmt14_de_en runs/whole\nrm -r runs/t5x_wmt14_de_en/checkpoint_20"
+    run_script(tmp_path, f"{train}\n{stop}\n{commands}")
 
-    assert (tmp_path / "stopped.txt").read_text().split()[-1].endswith("checkpoint_10")
     run, results = tmp_path / "runs" / "t5x_wmt14_de_en", tmp_path / "results" / "t5x_wmt14_de_en"
+    whole = tmp_path / "runs" / "whole"
+    times = [(each / "checkpoint_10").stat().st_mtime_ns for each in (run, whole)]
+    assert times[0] == times[1], "the first ten steps are not made again"
+    trained, expected = (jax.tree.leaves(read(each / "checkpoint_20")) for each in (run, whole))
+    assert len(trained) > 30 and all(map(np.array_equal, trained, expected))
     assert scalars(run / "train", "loss_per_target_token").keys() == {10, 20}
     for folder in (run, results):
         assert "bleu" in last_metrics(folder, task)

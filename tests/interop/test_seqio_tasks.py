@@ -78,12 +78,14 @@ def test_the_task_for_training_leaves_out_long_pairs(vocab_path, tokenizer):
 
 
 @needs_seqio
-def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path):
+def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path, monkeypatch):
     import seqio
 
     from padir.data.prepare import prepare
+    from padir.interop import prepared_tasks
     from padir.interop.prepared_tasks import register_prepared
 
+    monkeypatch.setattr(prepared_tasks, "_AT_ONCE", 64)
     folder, source = tmp_path / "numbers-1", Numbers()
     prepare(source, tokenizer, folder, progress=False)
     assert register_prepared(folder) == "numbers_1"
@@ -103,6 +105,8 @@ def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path):
     assert sorted(first) == sorted(second) == sorted(ids(task.source.get_dataset("train", shuffle=False)))
     assert first != second and first != records[4][:300]
     assert ids(task.source.get_dataset("train", shuffle=True, seed=3)) == first
+    shards = [task.source.get_dataset("train", shuffle=True).shard(2, each) for each in range(2)]  # those of two hosts
+    assert sorted(ids(shards[0]) + ids(shards[1])) == sorted(first)
 
     prepare(source, tokenizer, tmp_path / "marked", placeholders=0.5, progress=False)
     with pytest.raises(PadirError, match="has placeholders, which T5X cannot train"):
@@ -113,14 +117,16 @@ def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path):
 
 
 @needs_seqio
-def test_training_on_a_prepared_folder_resumes_at_its_place(tokenizer, tmp_path):
+def test_training_on_a_prepared_folder_resumes_at_its_place(tokenizer, tmp_path, monkeypatch):
     """Within the second of three passes, in the order of the seed, through seqio's own shuffling."""
     import seqio
     import tensorflow as tf
 
     from padir.data.prepare import prepare
+    from padir.interop import prepared_tasks
     from padir.interop.prepared_tasks import register_prepared
 
+    monkeypatch.setattr(prepared_tasks, "_AT_ONCE", 64)
     prepare(Numbers(), tokenizer, tmp_path / "resumed", progress=False)
     task = seqio.get_mixture_or_task(f"{register_prepared(tmp_path / 'resumed')}_fitting")
 

@@ -21,6 +21,7 @@ _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 _INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[a-z][\w-]*)\(")
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_CONSTANT = re.compile(r"[su]32\[\]\S* constant\((\d+)\)")
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=([^\s,]+))")
 
@@ -28,6 +29,7 @@ _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|true_computation=(\S
 @dataclasses.dataclass(frozen=True)
 class _Instruction:
     line: str
+    name: str
     kind: str
     sizes: tuple[float, ...]
     root: bool
@@ -36,6 +38,10 @@ class _Instruction:
         """Name of the computation that an attribute such as "body" or "calls" names; "" if there is none."""
         found = re.search(rf"\b{attribute}=%?([\w.-]+)", self.line)
         return found[1] if found else ""
+
+    @property
+    def operands(self) -> list[str]:
+        return re.findall(r"%([\w.-]+)", self.line.partition(f" {self.kind}(")[2].partition(")")[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,27 +85,27 @@ class ProgramText:
                 current = self._computations.setdefault(begun["name"], [])
                 self._entry = begun["name"] if begun["entry"] else self._entry
             elif found := _INSTRUCTION.match(line):
-                sizes = tuple(_bytes(*array) for array in _ARRAY.findall(found["type"]))
-                current.append(_Instruction(line, found["kind"], sizes, found["root"] is not None))
+                arrays = _ARRAY.findall(found["type"])
+                if found["kind"].endswith("-start"):
+                    arrays = [array for array in arrays if array != ("u32", "")]  # semaphores
+                sizes = tuple(_bytes(*array) for array in arrays)
+                current.append(_Instruction(line, found["name"], found["kind"], sizes, found["root"] is not None))
 
     def collective_bytes(self, trips: int = 1) -> dict[str, float]:
         """Bytes of the results of collective operations by kind; every branch of a condition counts.
-
-        A loop over the pieces of one matrix product (windowed) counts as one trip, because its text gives no number.
 
         Args:
           trips: number of trips of outermost loops without a constant number.
         """
         found: dict[str, float] = {}
-        first: dict[str, str] = {}  # the first operation of a channel: an asynchronous one is written once per fusion
+        begun: dict[str, str] = {}  # by channel: XLA for a TPU repeats an operation in every fusion that it runs beside
         for each, times in self._uses(self._entry, 1.0, trips):
             name = each.kind.removesuffix("-start")
             channel = _CHANNEL.search(each.line)
-            if name in COLLECTIVES and (not channel or first.setdefault(channel[1], each.line) == each.line):
+            if name in COLLECTIVES and (not channel or begun.setdefault(channel[1], each.name) == each.name):
                 # The start of an asynchronous operation gives its operands, too; only all-reduce gives results alone.
                 pairs = each.kind != name and name != "all-reduce"
-                arrays = [size for size in each.sizes if size > 4]  # the others are semaphores
-                own = arrays[len(arrays) // 2 :] if pairs else each.sizes
+                own = each.sizes[len(each.sizes) // 2 :] if pairs else each.sizes
                 found[name] = found.get(name, 0.0) + times * math.fsum(own)
         return found
 
@@ -169,16 +175,23 @@ class ProgramText:
 
     def _trips(self, loop: _Instruction, trips: int) -> tuple[int, int]:
         """(trips of a loop, trips of the loops in its body whose number is no constant)."""
-        constant = self._constant_trips(loop.called("condition"))
+        constant = self._constant_trips(loop)
         return (trips, 1) if constant is None else (constant, trips)
 
-    def _constant_trips(self, condition: str) -> int | None:
-        """Trips of a loop that counts from 0 to a constant; None for other loops."""
-        instructions = self._computations.get(condition, [])
-        counts = any(each.root and each.kind == "compare" and "direction=LT" in each.line for each in instructions)
-        limits = [re.search(r"s32\[\]\S* constant\((\d+)\)", each.line) for each in instructions]
-        found = [int(limit[1]) for limit in limits if limit]
-        return found[0] if counts and len(found) == 1 else None
+    def _constant_trips(self, loop: _Instruction) -> int | None:
+        """Trips of a loop that counts from 0 to a constant in constant steps; None for other loops."""
+        condition, body = (self._computations.get(loop.called(part), []) for part in ("condition", "body"))
+        compared = next((each for each in condition if each.root and "direction=LT" in each.line), None)
+        limits = [int(limit[1]) for each in condition if (limit := _CONSTANT.search(each.line))]
+        if compared is None or len(limits) != 1:
+            return None
+        named = {each.name: each for each in (*condition, *body)}
+        counter, root = named.get((*compared.operands, "")[0]), next((each for each in body if each.root), None)
+        place = re.search(r"\), index=(\d+)", counter.line) if counter else None
+        grown = named.get(root.operands[int(place[1])]) if place and root and root.kind == "tuple" else None
+        added = [named[name].line for name in grown.operands if name in named] if grown and grown.kind == "add" else []
+        steps = [int(step[1]) for line in added if (step := _CONSTANT.search(line))]
+        return math.ceil(limits[0] / steps[0]) if steps else limits[0]
 
     def _costliest(self, conditional: _Instruction, trips: int) -> str:
         """Name of the branch with most cycles."""

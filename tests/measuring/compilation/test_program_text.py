@@ -68,13 +68,33 @@ def test_collectives_count_their_results_alone():
 
 
 def test_an_asynchronous_collective_counts_once():
-    """XLA for a TPU writes it in every fusion that it runs beside, and gives semaphores with its results."""
-    gather = "%g.{0} = f32[64]{{0}} all-gather(%a), channel_id=7, dimensions={{0}}"
-    parts = "".join(f"%part.{i} (a: f32[8]) -> f32[64] {{\n  {gather.format(i)}\n}}\n" for i in range(3))
-    calls = "".join(f"  %fusion.{i} = f32[64]{{0}} fusion(%a), kind=kCustom, calls=%part.{i}\n" for i in range(3))
-    permute = "  %p = (f32[8]{0}, f32[8]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%a), channel_id=8\n"
-    text = f"{parts}ENTRY %main (a: f32[8]) -> f32[64] {{\n{calls}{permute}}}"
-    assert ProgramText(text).collective_bytes() == {"all-gather": 256.0, "collective-permute": 32.0}
+    """It begins before the loop and goes on in it. XLA for a TPU writes it in both, and semaphores with results."""
+    text = """%part (a: f32[8]) -> f32[64] {
+  ROOT %g.1 = f32[64]{0} all-gather(%a), channel_id=10, dimensions={0}
+}
+
+%body (t: (f32[8], u32[])) -> (f32[8], u32[]) {
+  %i.1 = u32[]{:T(128)} get-tuple-element(%t), index=1
+  %constant.2 = u32[]{:T(128)} constant(2)
+  %g.2 = f32[64]{0} all-gather(%a), channel_id=10, dimensions={0}
+  %p.1 = (f32[8]{0}, f32[8]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%a), channel_id=11
+  %i.2 = u32[]{:T(128)} add(%i.1, %constant.2)
+  ROOT %tuple.1 = (f32[8]{0}, u32[]) tuple(%a, /*index=1*/%i.2)
+}
+
+%condition (t: (f32[8], u32[])) -> pred[] {
+  %constant.1 = u32[]{:T(128)} constant(5)
+  %i.3 = u32[]{:T(128)} get-tuple-element(%t.2), index=1
+  ROOT %lt.1 = pred[]{:T(512)} compare(%i.3, %constant.1), direction=LT
+}
+
+ENTRY %main (a: f32[8]) -> f32[64] {
+  %fusion.1 = f32[64]{0} fusion(%a), kind=kCustom, calls=%part
+  ROOT %while.1 = (f32[8]{0}, u32[]) while(%tuple.2), condition=%condition, body=%body
+}
+"""
+    trips = 3  # the counter goes 0, 2, 4
+    assert ProgramText(text).collective_bytes() == {"all-gather": 256.0, "collective-permute": trips * 32.0}
 
 
 def test_the_largest_buffers_are_no_values_inside_fusions():
