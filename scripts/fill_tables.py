@@ -68,6 +68,7 @@ TABLES |= {
     "speed_shapes": SPEED["shapes"],
     "modes": SPEED["modes"],
     "modes_compared": SPEED["modes_compared"],
+    "captions": SPEED["captions"],
 }
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
 TABLES |= {"devices": SPEED["devices"]}

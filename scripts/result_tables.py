@@ -81,8 +81,9 @@ def readme() -> str:
 def board() -> str:
     """The best tries of results/speedrun.json in few passes, and the best autoregressive one, by what they cost."""
     best: dict[tuple[int, str, bool], tuple[float, dict[str, Any]]] = {}
-    for each in tries().values():
-        start = {"teacher": "a teacher's", "nothing": "random"}.get(each["start"], f"`{each['start']}`")
+    starts = {"teacher": "a teacher's", "nothing": "random"}
+    for each in (each for each in tries().values() if each["start"] in starts):
+        start = starts[each["start"]]
         for most in (most for most in _MOST if each["core_minutes"] <= most):
             for row in (row for row in each["rows"] if "bleu" in row):
                 kind = most, start, row["steps"] is None

@@ -17,6 +17,14 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 PUBLISHED_SECONDS, PUBLISHED_ROWS = 3.52, 8
 
 Row = dict[str, Any]
+CAPTIONS = [
+    *(
+        (f"`one_pass`, {what}", f"`{of}`, greedy")
+        for of in ("one_pass", "autoregressive")
+        for what in ("one pass", "one pass, choice of 5")
+    ),
+    ("`one_pass`, int8, one pass", "`autoregressive` by CTranslate2, int8, greedy"),
+]
 LENGTHS = ("10", "20", "40", "65")  # source pieces of the sentences in results/speed_modes_*.json
 MODES_COMPARED = (
     ("`de_en_ctc`, one pass", "`de_en_ctc`, greedy"),
@@ -112,6 +120,19 @@ def modes_compared(results: Path = RESULTS) -> str:
         places = [(pieces, batch) for pieces in LENGTHS]
         ratios = [_times_as_fast(ways[what][at], ways[against][at]) if at in ways[what] else "-" for at in places]
         lines.append(f"| {what} | {against} | {batch} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def captions(results: Path = RESULTS) -> str:
+    """Format how many times as fast one pass is as greedy search on captions, of results/speed_captions.json."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in _rows(results, "captions"):
+        place = _way(row), row["batch_size"]
+        best[place] = min(best.get(place, row), row, key=_p50)
+    lines = ["| what | against | batch 1 | batch 32 |", "|---|---|---:|---:|"]
+    for what, against in CAPTIONS:
+        ratios = [_times_as_fast(best[what, batch], best[against, batch]) for batch in (1, 32)]
+        lines.append(f"| {what} | {against} | {' | '.join(ratios)} |")
     return "\n".join(lines)
 
 
