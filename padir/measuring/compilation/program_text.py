@@ -179,7 +179,7 @@ class ProgramText:
         return (trips, 1) if constant is None else (constant, trips)
 
     def _constant_trips(self, loop: _Instruction) -> int | None:
-        """Trips of a loop that counts from 0 to a constant in constant steps; None for other loops."""
+        """Trips of a loop that counts from 0 to a constant, in steps of 1 unless its text has another; else None."""
         condition, body = (self._computations.get(loop.called(part), []) for part in ("condition", "body"))
         compared = next((each for each in condition if each.root and "direction=LT" in each.line), None)
         limits = [int(limit[1]) for each in condition if (limit := _CONSTANT.search(each.line))]
@@ -188,7 +188,8 @@ class ProgramText:
         named = {each.name: each for each in (*condition, *body)}
         counter, root = named.get((*compared.operands, "")[0]), next((each for each in body if each.root), None)
         place = re.search(r"\), index=(\d+)", counter.line) if counter else None
-        grown = named.get(root.operands[int(place[1])]) if place and root and root.kind == "tuple" else None
+        results = root.operands if root and root.kind == "tuple" else []
+        grown = named.get("".join(results[int(place[1]) :][:1])) if place else None
         added = [named[name].line for name in grown.operands if name in named] if grown and grown.kind == "add" else []
         steps = [int(step[1]) for line in added if (step := _CONSTANT.search(line))]
         return math.ceil(limits[0] / steps[0]) if steps else limits[0]
