@@ -156,12 +156,11 @@ echo started
 while true; do sleep 0.1; done
 """
     )
-    process = subprocess.Popen(
-        ["bash", host, "tpu"], env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    command = ["env", "--default-signal", "bash", host, "tpu"]  # tests in the background ignore SIGINT
+    process = subprocess.Popen(command, env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None and process.stdout.readline() == "started\n"
     os.killpg(process.pid, sent)  # as a terminal, systemd and tmux do
-    assert (process.communicate()[0], process.returncode) == ("saved\n", 130)
+    assert (process.communicate(timeout=60)[0], process.returncode) == ("saved\n", 130)
 
 
 def test_without_its_device_a_host_does_not_train(machine, host):
