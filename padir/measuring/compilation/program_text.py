@@ -181,18 +181,11 @@ class ProgramText:
     def _constant_trips(self, loop: _Instruction) -> int | None:
         """Trips of a loop that counts from 0 to a constant, in steps of 1 unless its text has another; else None."""
         condition, body = (self._computations.get(loop.called(part), []) for part in ("condition", "body"))
-        compared = next((each for each in condition if each.root and "direction=LT" in each.line), None)
+        compared = next((each for each in condition if each.root and each.kind == "compare"), None)
         limits = [int(limit[1]) for each in condition if (limit := _CONSTANT.search(each.line))]
-        if compared is None or len(limits) != 1:
+        if compared is None or "direction=LT" not in compared.line or len(limits) != 1:
             return None
-        named = {each.name: each for each in (*condition, *body)}
-        counter, root = named.get((*compared.operands, "")[0]), next((each for each in body if each.root), None)
-        place = re.search(r"\), index=(\d+)", counter.line) if counter else None
-        results = root.operands if root and root.kind == "tuple" else []
-        grown = named.get("".join(results[int(place[1]) :][:1])) if place else None
-        added = [named[name].line for name in grown.operands if name in named] if grown and grown.kind == "add" else []
-        steps = [int(step[1]) for line in added if (step := _CONSTANT.search(line))]
-        return math.ceil(limits[0] / steps[0]) if steps else limits[0]
+        return math.ceil(limits[0] / _step(compared, {each.name: each for each in (*condition, *body)}, body))
 
     def _costliest(self, conditional: _Instruction, trips: int) -> str:
         """Name of the branch with most cycles."""
@@ -201,6 +194,20 @@ class ProgramText:
             return self._total(name, 1.0, trips, collections.defaultdict(float))
 
         return max(_branches(conditional), key=cost, default="")
+
+
+def _step(compared: _Instruction, named: dict[str, _Instruction], body: list[_Instruction]) -> int:
+    """The step of the counter that a loop's condition compares; 1 if the text does not say."""
+    counter = named.get(compared.operands[0]) if compared.operands else None
+    root = next((each for each in body if each.root), None)
+    place = re.search(r"\), index=(\d+)", counter.line) if counter else None
+    if place is None or root is None or root.kind != "tuple" or int(place[1]) >= len(root.operands):
+        return 1
+    grown = named.get(root.operands[int(place[1])])
+    if grown is None or grown.kind != "add":
+        return 1
+    added = [_CONSTANT.search(named[name].line) for name in grown.operands if name in named]
+    return next((int(each[1]) for each in added if each), 1)
 
 
 def _branches(conditional: _Instruction) -> list[str]:
