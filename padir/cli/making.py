@@ -35,6 +35,7 @@ from padir.reporting import tables
 from padir.reporting.patience import told
 from padir.storage.remote import sent_folder
 from padir.text import tokenizer
+from padir.text.normalise import normalised
 from padir.text.tokenizer import Tokenizer
 from padir.training.config import TrainConfig
 from padir.training.loop import train
@@ -43,7 +44,7 @@ from padir.training.loop import train
 def run_vocab(args: argparse.Namespace) -> dict[str, Any]:
     source = source_of(args)
     split = "train" if "train" in source.splits else source.splits[0]
-    texts = (text for pair in source.pairs(split) for text in pair)
+    texts = (normalised(text).text for pair in source.pairs(split) for text in pair)
     settings = given(args, "size") | chosen(args, "padir.text.tokenizer:train")
     with told("training a vocabulary, which reads the whole split"):
         trained = tokenizer.train(texts, args.output, **settings)

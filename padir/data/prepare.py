@@ -182,16 +182,17 @@ def _write_split(
         advance = stack.enter_context(progress_bar(f"{source.name} {split}", None, "pairs", show=progress))
         for name, batch in ((corpus.name, batch) for corpus in corpora for batch in _batches(corpus.pairs)):
             records.corpus = name
-            sources, targets = zip(*map(marker, batch), strict=True)
+            plain = [(tokenizer.normalised(source).text, tokenizer.normalised(target).text) for source, target in batch]
+            sources, targets = zip(*map(marker, plain), strict=True)
             token_lists = zip(tokenizer.encode_batch(sources), tokenizer.encode_batch(targets), strict=True)
-            for pair, tokens in zip(batch, token_lists, strict=True):
+            for pair, read, tokens in zip(batch, plain, token_lists, strict=True):
                 if "\n" in pair[0] or "\n" in pair[1]:
                     where = f"{source.name} {split}, pair {records.read + 1}"
                     raise PadirError(f"{where}: a sentence must be one line, got one with a newline")
                 for file, text in zip(texts, pair, strict=False):
                     file.write(text + "\n")
                 source_ids, target_ids = (ids + [EOS] for ids in tokens)
-                reason = audit.reason_to_drop(name, pair, (len(source_ids), len(target_ids)))
+                reason = audit.reason_to_drop(name, read, (len(source_ids), len(target_ids)))
                 records.write(pair, source_ids, target_ids, reason)
             advance(len(batch))
     return dataclasses.replace(records.info, placeholders=dict(marker.counts))

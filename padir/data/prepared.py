@@ -85,11 +85,11 @@ class LengthLimits:
         for name in self.drop:
             checks.one_of(FILTERS, drop=name)
 
-    def reason_to_drop(self, source: str, target: str, source_tokens: int, target_tokens: int) -> str | None:
-        """The first of `records.REASONS` that applies to a pair; None for a pair that is kept."""
-        if not source.strip():
+    def reason_to_drop(self, source_tokens: int, target_tokens: int) -> str | None:
+        """The first of `records.REASONS` for a pair of so many tokens, EOS included; None for a pair that is kept."""
+        if source_tokens <= 1:
             return "empty source"
-        if not target.strip():
+        if target_tokens <= 1:
             return "empty target"
         if source_tokens > self.max_source_tokens:
             return "source too long"
@@ -142,6 +142,7 @@ class PreparedManifest(Manifest):
       splits: counts and files of each split, by name.
       distilled: in a distilled folder, the inputs of `padir distill` and the teacher's validation BLEU; else None.
       placeholders: share of the training pairs whose equal spans became placeholders.
+      text_form: the form of the text that the records hold (`padir.text.normalise.FORMS`).
     """
 
     source: CorpusInfo
@@ -151,6 +152,7 @@ class PreparedManifest(Manifest):
     splits: dict[str, SplitInfo]
     distilled: dict[str, Any] | None = None
     placeholders: float = 0.0
+    text_form: str = "plain"
 
     HEADER: ClassVar[dict[str, Any]] = {"format": "padir-prepared", "version": 2}
     REMEDY: ClassVar[str] = REMEDY

@@ -63,12 +63,12 @@ class SplitWriter:
         """Writes the record of a pair, or the reason why the pair is dropped.
 
         Args:
-          source_ids, target_ids: token ids, each ending in EOS.
+          source_ids, target_ids: token ids of the pair in plain form, each ending in EOS.
           reason: one of `REASONS` to drop the pair whatever its lengths; None applies the limits.
         """
         self.read += 1
         self._digest.update(pair_bytes(pair))
-        reason = reason or self._limits.reason_to_drop(*pair, len(source_ids), len(target_ids))
+        reason = reason or self._limits.reason_to_drop(len(source_ids), len(target_ids))
         counts = self._corpora.setdefault(self.corpus, {"read": 0, "written": 0})
         counts["read"] += 1
         if reason:

@@ -23,6 +23,7 @@ from padir.models.params import KEPT, in_model_dtype, quantise
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS
 from padir.text.marks import Marked, mark
+from padir.text.normalise import Normalised
 from padir.text.tokenizer import Tokenizer
 
 
@@ -130,6 +131,12 @@ class LoadedModel:
         tokens, truncated = self.tokens(texts, truncate, "text")
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
+
+    def normalised(self, texts: Sequence[str], keep: Sequence[str] = ()) -> list[Normalised]:
+        """Texts in the form that the model was trained with, and what stands around each."""
+        if self.card.text_form == "raw":
+            return [Normalised(text) for text in texts]
+        return [self.tokenizer.normalised(text, keep) for text in texts]
 
     def marked(self, texts: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
         """Texts with marks for the spans of `Decoding.keep`, and the spans of each text; None for a text without any.

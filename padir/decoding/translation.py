@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxtyping import Array, Bool, Int
 from padir.reporting.trace import Step, Trace
 from padir.text.ids import EOS, PADDING
 from padir.text.marks import Marked
+from padir.text.normalise import Normalised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,25 @@ EMPTY_LINE = Translation("", 0.0, 1, 0, 0)
 def untranslated(text: str, marked: Marked | None) -> Translation:
     """The result for a text that no model translates: an empty one, or one of spans alone, which stay."""
     return EMPTY_LINE if marked is None or not text.strip() else dataclasses.replace(EMPTY_LINE, text=one_line(text))
+
+
+def restored(result: Translation, read: Normalised, keep: Sequence[str]) -> Translation:
+    """The translation of a sentence that was read in plain form, with what stood around it in the text."""
+    if read == Normalised(read.text):
+        return result
+
+    def whole(text: str) -> str:
+        return one_line(read.restored(text, keep))
+
+    candidates = tuple((whole(text), score) for text, score in result.candidates)
+    whole_text = None if result.whole_text is None else whole(result.whole_text)
+    alignment = None
+    if result.alignment is not None:
+        more = read.words_before
+        alignment = tuple((source + more, target + more) for source, target in result.alignment)
+    return dataclasses.replace(
+        result, text=whole(result.text), candidates=candidates, whole_text=whole_text, alignment=alignment
+    )
 
 
 class TargetScore(NamedTuple):

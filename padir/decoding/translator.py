@@ -29,7 +29,7 @@ from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.rerank import RULES, Rescore
 from padir.decoding.templates import Template, able, templates_of
 from padir.decoding.terms import Terms, hold_terms, terms_of
-from padir.decoding.translation import TargetScore, Translation, untranslated
+from padir.decoding.translation import TargetScore, Translation, restored, untranslated
 from padir.distributed.processes import shared_out
 from padir.distributed.sharding import Sharding, spread
 from padir.errors import PadirError
@@ -158,6 +158,8 @@ class Translator:
             self._check_lengths(texts, target_lengths, decoding)
         one = target_lengths is not None and self.card.config.readout.sized_by_target
         check_n_best(decoding.n_best, decoding.draws * (1 if one else decoding.top_k))
+        read = self.loaded.normalised(texts, decoding.keep)
+        texts = [each.text for each in read]
         sources, marked = self.loaded.marked(texts, decoding.keep)
         if templates and (spans := next(filter(None, marked), None)):
             what = "a template cannot hold words beside the spans of keep"
@@ -178,7 +180,7 @@ class Translator:
             aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
             pairs = zip(results, aligned, strict=True)
             results = [dataclasses.replace(each, alignment=tuple(own)) for each, own in pairs]
-        return results
+        return [restored(result, own, decoding.keep) for result, own in zip(results, read, strict=True)]
 
     def align(
         self, sources: Iterable[str], targets: Iterable[str], *, batch_size: int = 32
@@ -194,8 +196,14 @@ class Translator:
         sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
         if len(sources) != len(targets):
             raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
-        found = links(self.loaded, [*zip(sources, targets, strict=True)], batch_size)
-        return [word_links(*each) for each in zip(sources, targets, found, strict=True)]
+        read_sources = self.loaded.normalised(sources)
+        read_targets = self.loaded.normalised(targets)
+        pairs = [(source.text, target.text) for source, target in zip(read_sources, read_targets, strict=True)]
+        aligned = []
+        for source, target, own in zip(read_sources, read_targets, links(self.loaded, pairs, batch_size), strict=True):
+            linked = word_links(source.text, target.text, own)
+            aligned.append([(s + source.words_before, t + target.words_before) for s, t in linked])
+        return aligned
 
     def translate_iter(
         self,
@@ -235,8 +243,10 @@ class Translator:
         pipeline = self.pipeline(asked(self.refining, decoding, self.card.config, changes), trace=True)
         assert isinstance(pipeline, RefiningPipeline)
         (text,) = checks.strings("text", [text])
-        if not text.strip():
+        (read,) = self.loaded.normalised([text], pipeline.decoding.keep)
+        if not read.text.strip():
             raise PadirError("text", "a sentence", text)
+        text = read.text
         (source,), _ = self.loaded.marked([text], pipeline.decoding.keep)
         tokens, _ = self.loaded.source_tokens([source or text], False)
         pieces = self.tokenizer.pieces
@@ -270,8 +280,8 @@ class Translator:
         sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
         if len(sources) != len(targets):
             raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
-        source_tokens, _ = self.loaded.source_tokens(sources, truncate)
-        target_tokens, _ = self.loaded.tokens(targets, truncate, "target")
+        source_tokens, _ = self.loaded.source_tokens(self._plain(sources), truncate)
+        target_tokens, _ = self.loaded.tokens(self._plain(targets), truncate, "target")
         loaded = self.loaded.side("causal")
         return CausalPipeline(loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
 
@@ -281,8 +291,11 @@ class Translator:
         Sources that are longer than the model takes are cut. If the length head gives fewer than k lengths, a
         PadirError is raised.
         """
-        tokens, _ = self.loaded.source_tokens(checks.strings("texts", texts), truncate=True)
+        tokens, _ = self.loaded.source_tokens(self._plain(checks.strings("texts", texts)), truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
+
+    def _plain(self, texts: Sequence[str]) -> list[str]:
+        return [each.text for each in self.loaded.normalised(texts)]
 
     def save(self, folder: str | PathLike[str], *, dtype: str = "float32") -> None:
         """Writes the model as a new model directory, which `load` and the commands read.

@@ -22,7 +22,7 @@ from padir.decoding.search import Beam, Search
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.templates import Template
 from padir.decoding.terms import Terms
-from padir.decoding.translation import EMPTY_LINE, Translation, broken, clean
+from padir.decoding.translation import EMPTY_LINE, Translation, broken, clean, restored
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -149,7 +149,8 @@ class CTranslate2Translator(Translator):
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model or CTranslate2.
         """
-        texts = checks.strings("texts", texts)
+        read = self.loaded.normalised(checks.strings("texts", texts))
+        texts = [each.text for each in read]
         if trace or align or any(each is not None for each in (target_lengths, template, terms)):
             what = "CTranslate2 takes no target_lengths, template or terms, aligns no words and records no trace"
             raise PadirError(what, remedy="leave them out")
@@ -166,7 +167,7 @@ class CTranslate2Translator(Translator):
                 translation = self.searcher.translation(result, chosen.search, limit, texts[i])
                 results[i] = dataclasses.replace(translation, truncated=i in truncated)
         progress(len(texts))
-        return results
+        return [restored(result, own, ()) for result, own in zip(results, read, strict=True)]
 
     def resolved(self, decoding: Decoding) -> Decoding:
         """Fills in the model's own options, and checks that the options fit the model and CTranslate2."""

@@ -233,7 +233,7 @@ def _add_task(
 ) -> None:
     """Adds or replaces the two Tasks of a source whose preprocessors return {"inputs", "targets"} as text."""
     seqio, tf = import_seqio()
-    read_vocabulary(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
+    tokenizer = read_vocabulary(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
     vocabulary = seqio.SentencePieceVocabulary(str(vocab_path), extra_ids=num_sentinels)  # T5X compares paths
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
 
@@ -250,7 +250,9 @@ def _add_task(
         measured = score_all(texts, predictions, references, source.source_language, source.target_language, name)
         return {score.name: score.value for score in measured.values()}
 
-    tokenized = [*preprocessors, seqio.CacheDatasetPlaceholder(), seqio.preprocessors.tokenize]
+    normalise = functools.partial(_normalise, tokenizer=tokenizer)
+    tokenize = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
+    tokenized = [*preprocessors, seqio.CacheDatasetPlaceholder(), normalise, tokenize]
     fitting = (records, [_without_long]) if records is not None else (data_source, [*tokenized, _without_long])
     for each, (origin, steps) in ((name, (data_source, tokenized)), (name + FITTING, fitting)):
         if each in seqio.TaskRegistry.names():
@@ -263,6 +265,24 @@ def _add_task(
             postprocess_fn=with_source,
             metric_fns=[scores],
         )
+
+
+def _normalise(dataset: Any, tokenizer: Tokenizer) -> Any:
+    """Puts both sides into plain form (`padir.text.normalise`), and the text as it was beside them."""
+    _, tf = import_seqio()
+
+    def plain(text: bytes) -> bytes:
+        return tokenizer.normalised(text.decode()).text.encode()
+
+    def pair(example: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for key in ("inputs", "targets"):
+            found[f"{key}_pretokenized"] = example[key]
+            made = tf.numpy_function(plain, [example[key]], tf.string, stateful=False)
+            found[key] = tf.ensure_shape(made, ())
+        return found
+
+    return dataset.map(pair, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _without_long(dataset: Any, sequence_length: dict[str, int] | None = None) -> Any:

@@ -244,7 +244,7 @@ def _write(
             numbers = [*range(begin, min(begin + _ENCODE_BATCH, len(translations)))]
             part = translations.get(numbers)
             tokens, texts = sources.read(numbers)
-            targets = sources.tokenizer.encode_batch([row["text"] for row in part])
+            targets = sources.tokenizer.encode_batch([sources.tokenizer.normalised(row["text"]).text for row in part])
             for row, source, text, target in zip(part, tokens, texts, targets, strict=True):
                 reason = "source too long" if row["truncated"] else None
                 if marks_of(text) != marks_of(row["text"]):

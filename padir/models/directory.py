@@ -37,6 +37,7 @@ from padir.storage.files import read_json, write_errors
 from padir.storage.folders import atomic_folder, partial_folder, vacant
 from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.ids import Ids
+from padir.text.normalise import FORMS
 from padir.text.tokenizer import Tokenizer
 
 MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
@@ -230,6 +231,7 @@ class ModelCard:
       weights: the origin of the weights within the training run.
       decoding: the model's default decoding options, by the names that `Decoding.changed` takes, such as {"top_k": 5,
         "brevity": 1.5}.
+      text_form: the form of the training text, and so of the text that the model reads (`padir.text.normalise.FORMS`).
     """
 
     config: ModelConfig
@@ -243,6 +245,10 @@ class ModelCard:
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     weights: Weights = Weights()
     decoding: dict[str, Any] = dataclasses.field(default_factory=dict)
+    text_form: str = "plain"
+
+    def __post_init__(self):
+        checks.one_of(FORMS, text_form=self.text_form)
 
     def to_json(self) -> dict[str, Any]:
         described = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -267,7 +273,7 @@ class ModelCard:
             config = from_json(ModelConfig, data["config"])
             if config.causal and (corruption or strategy):
                 raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
-            kinds = dict.fromkeys(("source_language", "target_language", "task"), str)
+            kinds = dict.fromkeys(("source_language", "target_language", "task", "text_form"), str)
             kinds |= {"step": int, "metrics": dict[str, float], "decoding": dict}
             described = {name: data[name] for name in kinds}
             for name, kind in kinds.items():

@@ -20,7 +20,7 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.options import MODES, Decoding, check_n_best
 from padir.decoding.pipeline import Pipeline, RefiningPipeline
 from padir.decoding.refine_batch import padded_length
-from padir.decoding.translation import Translation, untranslated
+from padir.decoding.translation import Translation, restored, untranslated
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -29,6 +29,7 @@ from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.messages import Limits, Refused, Request
 from padir.text.ids import EOS, round_up
 from padir.text.marks import Marked
+from padir.text.normalise import Normalised
 
 _log = logging.getLogger("padir.serve")
 
@@ -49,11 +50,13 @@ class Key(NamedTuple):
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence that waits for its batch: text, the encoder's tokens, candidates in its answer, and spans to keep."""
+    """A sentence that waits for its batch: text, the encoder's tokens, candidates in its answer, and its way back."""
 
     text: str
     source: list[int]
     n_best: int
+    read: Normalised
+    keep: tuple[str, ...]
     marked: Marked | None = None
 
 
@@ -172,7 +175,9 @@ class Engine:
             what = f"the mode {mode!r} takes only text, split and keep: leave the other fields out{remedy}"
             raise Refused(422, what)
         loaded = self.translator.loaded
-        texts, marked = loaded.marked(request.texts, self.decoding.keep if request.keep is None else request.keep)
+        keep = self.decoding.keep if request.keep is None else request.keep
+        read = loaded.normalised(request.texts, keep)
+        texts, marked = loaded.marked([each.text for each in read], keep)
         sources, truncated = loaded.source_tokens(texts, truncate=True)
         if truncated:
             number, most = min(truncated) + 1, loaded.longest_source
@@ -181,9 +186,9 @@ class Engine:
         jobs = {
             number: (
                 Key(padded_length(len(source), self._lengths), *own),
-                QueuedSentence(text, source, request.n_best, spans),
+                QueuedSentence(text, source, request.n_best, own_read, keep, spans),
             )
-            for number, (text, source, spans) in enumerate(zip(texts, sources, marked, strict=True))
+            for number, (text, source, spans, own_read) in enumerate(zip(texts, sources, marked, read, strict=True))
             if text.strip()
         }
         try:
@@ -193,10 +198,10 @@ class Engine:
         except Closed:
             stopping = "the server is stopping: try another server, or try again later"
             raise Refused(503, stopping, retry_after=5) from None
-        for number, (text, spans) in enumerate(zip(request.texts, marked, strict=True)):
+        for number, (own_read, spans) in enumerate(zip(read, marked, strict=True)):
             if number not in submitted:
                 submitted[number] = Future()
-                submitted[number].set_result(untranslated(text, spans))
+                submitted[number].set_result(restored(untranslated(own_read.text, spans), own_read, keep))
         return [submitted[number] for number in range(len(request.texts))]
 
     def _batch_sizes(self, key: Key) -> tuple[int, ...]:
@@ -218,18 +223,22 @@ class Engine:
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
         pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
-        texts, tokens, _, marked = zip(*sentences, strict=True)
-        results = pipeline.run(SourceBatch(texts, tokens, marked=marked if any(marked) else ()))
+        batch = SourceBatch([each.text for each in sentences], [each.source for each in sentences])
+        if any(each.marked for each in sentences):
+            batch = dataclasses.replace(batch, marked=[each.marked for each in sentences])
+        results = pipeline.run(batch)
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
         self.metrics.passes.inc(sum(result.passes for result in results))
 
-        def listed(result: Translation, count: int) -> Translation:
-            kept = {"candidates": result.candidates[:count], "candidate_lengths": result.candidate_lengths[:count]}
-            return dataclasses.replace(result, **kept)
+        def listed(result: Translation, each: QueuedSentence) -> Translation:
+            candidates = result.candidates[: each.n_best]
+            lengths = result.candidate_lengths[: each.n_best]
+            found = dataclasses.replace(result, candidates=candidates, candidate_lengths=lengths)
+            return restored(found, each.read, each.keep)
 
-        return [listed(result, each.n_best) for each, result in zip(sentences, results, strict=True)]
+        return [listed(result, each) for each, result in zip(sentences, results, strict=True)]
 
     def _compile(self) -> None:
         """Translates made-up sentences, with and without a trace; the page always refines and traces."""

@@ -38,6 +38,7 @@ from padir import checks
 from padir.errors import PadirError
 from padir.storage.files import atomic_file
 from padir.text.ids import EOS, PADDING, UNK, Ids
+from padir.text.normalise import Normalised, normalised
 from padir.text.spans import MARKS, NUM_PLACEHOLDERS
 
 # Training sums floats over threads, so only a fixed number of threads gives the same vocabulary on every machine.
@@ -157,6 +158,10 @@ class Tokenizer:
         """Writes the SentencePiece file, atomically."""
         with atomic_file(path, binary=True) as file:
             file.write(self.model_bytes)
+
+    def normalised(self, text: str, keep: Sequence[str] = ()) -> Normalised:
+        """The plain form of a sentence (`padir.text.normalise`), with capitals as this vocabulary has them."""
+        return normalised(text, keep, lambda word: len(self.encode(word)))
 
     def encode(self, text: str) -> list[int]:
         """Converts a text to token ids without EOS. `</s>` and `<extra_id_0>` in the text are plain characters.

@@ -1,0 +1,162 @@
+"""The plain form of a sentence, in which models read it, and the way back for its translation.
+
+Training (`padir prepare`, `padir vocab`, seqio Tasks) and decoding (`Translator`, `padir serve`, padir.mjs) read every
+sentence through `normalised`:
+
+1. Spaces, emoji and the marks of Markdown around the sentence are taken off: bullets, headings, **emphasis**.
+2. Letters are composed (NFC), every other kind of blank becomes a space, and invisible characters are left out.
+3. Marks of emphasis within the sentence are left out.
+4. In a sentence in capitals, each word is read in the case that gives the fewest pieces.
+
+`Normalised.restored` puts 1 and 4 back around a translation. padir.mjs repeats these rules, and a test compares both.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from padir.text.spans import Edit, edited, find
+
+FORMS = ("plain", "raw")  # of a model's training text: in the form of this module, or as it was
+
+_SPAN = "\ufdd0"  # stands for a span while the text around it changes; a noncharacter, which no text should have
+_BLANK = "\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u205f\\u3000"
+# Soft hyphens, marks of direction, joiners of words and byte order marks; emoji and some scripts need U+200C, U+200D.
+_INVISIBLE = "\\xad\\u061c\\u180e\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u206f\\ufeff"
+_SYMBOL = "\\xb7\\u2022\\u2023\\u2043\\u2190-\\u2bff\\ufe0f\\u200d\\U0001f000-\\U0001faff"  # bullets, arrows, emoji
+_EDGE = f"[{_BLANK}{_INVISIBLE}{_SYMBOL}]"
+_BEFORE = re.compile(rf"(?:{_EDGE}+|(?:[-*+–—]|\#{{1,6}}|>+|\[[ xX]\]|\d{{1,3}}\)|[A-Za-z]\))(?=[{_BLANK}]))*")
+_EDGES = re.compile(f"{_EDGE}*")
+_BLANKS = re.compile(f"[{_BLANK}]+")
+_LEFT_OUT = re.compile(f"[{_INVISIBLE}]+")
+_RUN = re.compile(r"\*+|`+|~+|_+")
+_EMPHASIS = frozenset(["*", "**", "***", "`", "``", "```", "~~", "_"])
+_WORD = re.compile(r"[^\W\d_]+")
+_SHORT = 5  # a single word in capitals of so many letters may be an acronym
+
+
+class Normalised(NamedTuple):
+    """A sentence as models read it, and what stands around its translation.
+
+    Attributes:
+      text: the sentence in plain form; "" if it has no letter, so that nothing needs a translation.
+      before, after: the characters around the sentence. A text without a letter is all `before`.
+      capitals: True if the original is in capitals.
+    """
+
+    text: str
+    before: str = ""
+    after: str = ""
+    capitals: bool = False
+
+    @property
+    def words_before(self) -> int:
+        """The number of words in front of the sentence that a space ends."""
+        return len(f"{self.before}x".split()) - 1
+
+    def restored(self, translation: str, keep: Sequence[str] = ()) -> str:
+        """The translation with what stood around its source, and in capitals if this was; spans of `keep` stay."""
+        if self.capitals:
+            masked, spans = _masked(translation, keep)
+            translation = _unmasked(masked.upper(), spans)
+        return self.before + translation + self.after
+
+
+def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str], int] = len) -> Normalised:
+    """Takes a sentence apart, in time that is linear in its length.
+
+    Args:
+      keep: kinds and patterns of spans that stay as they are (`padir.text.spans`).
+      count_pieces: the number of pieces of a word in the model's vocabulary (`Tokenizer.normalised`). By default, words
+        in capitals are read in lower case.
+
+    >>> normalised("- **Wo ist der Bahnhof?**")
+    Normalised(text='Wo ist der Bahnhof?', before='- **', after='**', capitals=False)
+    >>> normalised("WO IST ER?").restored("Where is he?")
+    'WHERE IS HE?'
+    """
+    masked, spans = _masked(text, keep)
+    begin = _match_end(_BEFORE, masked)
+    end = len(masked) - _match_end(_EDGES, masked[::-1])
+    core = unicodedata.normalize("NFC", masked[begin:end])
+    core = _BLANKS.sub(_blank, _LEFT_OUT.sub("", core))
+    if not any(map(str.isalpha, core)):
+        return Normalised("", before="" if _BLANKS.fullmatch(text) else text)
+    around = 0  # characters of emphasis at each end
+    marks = []
+    for opening, closing in _emphasised(core):
+        marks += [Edit(*opening, ""), Edit(*closing, "")]
+        if opening[0] == around and closing[1] == len(core) - around:
+            around = opening[1]
+    before = masked[:begin] + core[:around]
+    after = core[len(core) - around :] + masked[end:]
+    core = edited(core, marks)
+    capitals = _in_capitals(core)
+    if capitals:
+        core = _recased(core, count_pieces)
+    return Normalised(_unmasked(core, spans), before, after, capitals)
+
+
+def _masked(text: str, keep: Sequence[str]) -> tuple[str, list[str]]:
+    """A text with one noncharacter in place of each span, and the spans."""
+    found = find(text, keep)
+    masked = edited(text.replace(_SPAN, " "), [Edit(begin, end, _SPAN) for begin, end, _ in found])
+    return masked, [text[begin:end] for begin, end, _ in found]
+
+
+def _unmasked(masked: str, spans: Sequence[str]) -> str:
+    first, *others = masked.split(_SPAN)
+    return first + "".join(span + part for span, part in zip(spans, others, strict=True))
+
+
+def _match_end(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.match(text)
+    assert match is not None  # the patterns match the empty text, too
+    return match.end()
+
+
+def _emphasised(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Places of the opening and closing marks of emphasis, in order of the opening.
+
+    As in Markdown, a mark opens before a word or a mark, and closes behind one; within a word it does neither.
+    """
+    opened: dict[str, tuple[int, int]] = {}
+    pairs = []
+    for match in _RUN.finditer(text):
+        if match[0] not in _EMPHASIS:
+            continue
+        left = text[max(0, match.start() - 1) : match.start()]
+        right = text[match.end() : match.end() + 1]
+        if match[0] in opened and left != " " and not right.isalnum():
+            pairs.append((opened.pop(match[0]), match.span()))
+        elif right.strip(" ") and not left.isalnum():
+            opened[match[0]] = match.span()
+    return sorted(pairs)
+
+
+def _blank(match: re.Match[str]) -> str:
+    """A run of spaces as it is; one space for a run with other blanks."""
+    return match[0] if not match[0].strip(" ") else " "
+
+
+def _in_capitals(text: str) -> bool:
+    """True if all letters are capitals, in several words or in one that is too long for an acronym."""
+    words = _WORD.findall(text)
+    long = sum(len(word) > 1 for word in words) > 1 or max(map(len, words)) > _SHORT
+    return long and all(letter.isupper() for letter in text if letter.isalpha())
+
+
+def _recased(text: str, count_pieces: Callable[[str], int]) -> str:
+    """A text in capitals with each word in the case that gives the fewest pieces; the first word stays capitalised."""
+
+    def word(match: re.Match[str]) -> str:
+        capitalised = match[0][0] + match[0][1:].lower()
+        cases = (match[0].lower(), capitalised, match[0])
+        return min(cases if match.start() != first else cases[1:], key=count_pieces)
+
+    found = _WORD.search(text)
+    first = -1 if found is None else found.start()
+    return _WORD.sub(word, text)
