@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.closeness import assert_close
 from support.fakes import keys
 from support.tiny import drawn_params, rows_of
 
@@ -90,8 +91,7 @@ def test_its_loss_and_gradient_are_the_librarys(minimal, models, batch):
         return minimal.loss_fn(params, model, batch.source_BS, batch.target_BL, canvas_BL)
 
     expected, got = jax.value_and_grad(whole)(params), jax.value_and_grad(own)(params)
-    np.testing.assert_allclose(got[0], expected[0], rtol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got[1], expected[1])
+    assert_close(got, expected)
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 4, 12])

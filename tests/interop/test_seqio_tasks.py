@@ -3,6 +3,7 @@ import itertools
 import sys
 
 import pytest
+from support.odd_text import odd_lines
 from support.small_corpus import Listed, Numbers
 
 from padir.data.sources import SOURCES
@@ -41,14 +42,15 @@ def test_ids_are_those_of_the_tokenizer(tokenizer, vocab_path):
     import seqio
 
     awkward = (("  zwei  eins ", "a\tb"), ("", "x"), ("漢字 ü", "<0x41>"))
-    source = Listed((*itertools.islice(Numbers().pairs("train"), 20), *awkward))
+    odd = zip(odd_lines(2_000), odd_lines(2_000, seed=1), strict=True)
+    source = Listed((*itertools.islice(Numbers().pairs("train"), 20), *awkward, *odd))
     tasks.register_source("listed", lambda: source, vocab_path, splits=source.splits)
     task = seqio.get_mixture_or_task("listed")
     examples = list(task.get_dataset(split="train", shuffle=False).as_numpy_iterator())
-    assert len(examples) == 23
+    assert len(examples) == 2_023
     for example, (source_text, target_text) in zip(examples, source.train, strict=True):
-        assert example["inputs"].tolist() == [*tokenizer.encode(source_text), 1]
-        assert example["targets"].tolist() == [*tokenizer.encode(target_text), 1]
+        assert example["inputs"].tolist() == [*tokenizer.encode(tokenizer.normalised(source_text).text), 1]
+        assert example["targets"].tolist() == [*tokenizer.encode(tokenizer.normalised(target_text).text), 1]
         assert example["targets_pretokenized"].decode() == target_text
     assert task.output_features["inputs"].vocabulary.vocab_size == tokenizer.ids.vocab_size
 

@@ -148,4 +148,4 @@ def test_loss_and_gradients(case, label_smoothing, z_loss):
     published = {name: norm for name, norm in published.items() if not name.startswith("rejecter")}
     assert norms.keys() == published.keys()
     for name, norm in published.items():
-        np.testing.assert_allclose(norms[name], norm, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(norms[name], norm, rtol=1e-4, atol=1e-6 * max(published.values()), err_msg=name)

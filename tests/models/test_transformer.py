@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.closeness import assert_close
 from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 
@@ -90,7 +91,7 @@ def test_hypotheses_share_the_memory_of_their_sentence():
     repeated_BS = jnp.repeat(encoded.segment_BS, 2, 0)
     repeated = decode(repeated_kv, repeated_BS)
     present = np.asarray(flat[1]) > 0
-    np.testing.assert_allclose(shared[present], repeated[present], rtol=1e-5, atol=1e-5)
+    assert_close(shared[present], repeated[present])
 
 
 def test_cross_attention_does_not_see_the_length_token():
@@ -155,5 +156,5 @@ def test_the_best_tokens_are_found_without_logits(tied, quantised, monkeypatch):
     programs = [jax.jit(best, static_argnums=1).lower(params, find_best).compile() for find_best in (True, False)]
     (token_BL, score_BL), (expected_BL, expected_score_BL) = (program(params) for program in programs)
     np.testing.assert_array_equal(token_BL, expected_BL)
-    np.testing.assert_allclose(score_BL, expected_score_BL, atol=1e-5)
+    assert_close(score_BL, expected_score_BL)
     assert ["f32[3,8,4999]" in program.as_text() for program in programs] == [False, True]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import checkify
 from jax.tree_util import Partial
+from support.closeness import assert_close
 from support.fakes import IDS, keys, moods, moody, oracle
 
 from padir.errors import PadirError
@@ -162,9 +163,7 @@ def test_score_is_the_log_probability_of_what_stands():
     refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1, banned_ids=())
     log_prob_BLV = jax.nn.log_softmax(decoder(canvas))
     expected_BL = jnp.take_along_axis(log_prob_BLV, refined.tokens_BL[..., None], -1)[..., 0]
-    np.testing.assert_allclose(
-        refined.canvas.score_BL, jnp.where(canvas.free_BL, expected_BL, 0.0), rtol=1e-5, atol=1e-6
-    )
+    assert_close(refined.canvas.score_BL, jnp.where(canvas.free_BL, expected_BL, 0.0))
 
 
 def test_visible_positions_reach_the_decoder():

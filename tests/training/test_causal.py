@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.closeness import assert_close
 from support.objectives import check_packing, run
 from support.tiny import one_layer_model, pairs, rows_of
 from support.tiny_model import TINY, random_translator
@@ -146,7 +147,7 @@ def test_the_decoder_writes_from_left_to_right(dual):
         return bound.teacher_force(target_BL, BATCH.target_segment_BL, cross_kv, encoded.segment_BS)
 
     whole, changed = logits(BATCH.target_BL), logits(BATCH.target_BL.at[:, 3].add(1))
-    np.testing.assert_allclose(changed[:, :4], whole[:, :4], rtol=1e-5, atol=1e-5)
+    assert_close(changed[:, :4], whole[:, :4])
     assert (jnp.abs(changed[0, 4] - whole[0, 4]).max(-1) > 1e-3).all()
     assert bound.decoder.relpos_bias.bidirectional and not ModelConfig(causal=True).signed_distances
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.closeness import assert_close
 from support.fakes import IDS, keys
 from support.objectives import EXPECTED
 from support.tiny import pairs, rows_of, tiny_model
@@ -112,8 +113,7 @@ class TestVocabularyByBlock:
             jax.jit(jax.value_and_grad(functools.partial(loss, n), argnums=(0, 1), has_aux=True))(states_BLD, table_VD)
             for n in (0, 1)
         )
-        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(by_block), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert_close(by_block, whole)
 
     @pytest.mark.parametrize("blocks", [1, 4])
     def test_what_is_found_is_the_best_writable_token(self, blocks):
@@ -166,7 +166,7 @@ class TestVocabularyByBlock:
         assert (whole[0].tokens_BL != noisy_BL).any()
         for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(by_block), strict=True):
             if a.dtype == jnp.float32:  # scores
-                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+                assert_close(b, a)
             else:
                 np.testing.assert_array_equal(a, b)
 

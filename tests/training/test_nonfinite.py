@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.closeness import assert_close
 from support.training import SETTINGS, train_tiny
 
 from padir import PadirError
@@ -94,7 +95,7 @@ class TestSkip:
             intervals = Intervals(log=3 if name == "left out" else 1, evaluate=0, checkpoint=6)
             train_tiny(data, tmp_path / name, **settings(**changes, intervals=intervals))
         stop, skip = (load_model(tmp_path / action)[0] for action in ("stop", "skip"))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), stop, skip)
+        assert_close(skip, stop)
         first, second = (row["loss"] for row in rows(tmp_path / "skip")[:2])
         three = rows(tmp_path / "left out")[0]
         assert three["skipped"] == 1 and min(first, second) < three["loss"] < max(first, second)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.closeness import assert_close
 from support.tiny import one_layer_model, pairs, rows_of
 from support.training import train_tiny
 
@@ -68,11 +69,10 @@ class TestParts:
     @pytest.mark.parametrize("parts", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 6))])
     def test_have_the_update_of_the_whole(self, objective, sizes, parts):
         (whole, sums), (state, summed) = (self.step(objective, n, **sizes) for n in (1, parts))
-        for one, other in zip(jax.tree.leaves(sums), jax.tree.leaves(summed), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(summed, sums)
         moved = 0.0
         for one, other in zip(jax.tree.leaves(whole.opt_state), jax.tree.leaves(state.opt_state), strict=True):
-            np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)  # the moments are the mean gradient's
+            assert_close(other, one, 2e-4)  # the moments are the mean gradient's
             moved = max(moved, float(jnp.abs(other).max()))
         assert moved > 1e-4
 
