@@ -209,8 +209,7 @@ def write(config: Config, canvas_BL, logits_BLV):
     last_BL = jnp.where(canvas_BL > EOS, best_BL, canvas_BL)
     stutter_BL = (last_BL > EOS) & (last_BL == jnp.pad(last_BL, ((0, 0), (1, 0)))[:, :-1])
     next_BL = jnp.where(stutter_BL, canvas_BL, last_BL)
-    fixpoint_B = (next_BL == canvas_BL).all(-1)  # the next pass would write the same
-    return jnp.where(fixpoint_B[:, None], last_BL, next_BL), last_BL, fixpoint_B
+    return next_BL, last_BL, (next_BL == canvas_BL).all(-1)  # at a fixpoint the next pass would write the same
 
 
 def cross_entropy(logits, target):
@@ -268,7 +267,8 @@ def refine(key, params, model: Padir, source_BS, num_steps: int, canvas_BL=None)
     for step in range(1, num_steps + 1):
         logits_BLV = decode({"params": params}, canvas_BL, source_BS, memory_BSD)
         next_BL, last_BL, fixpoint_B = write(model.config, canvas_BL, logits_BLV)
-        canvas_BL = jnp.where(done_B[:, None], canvas_BL, last_BL if step == num_steps else next_BL)
+        ends_B = fixpoint_B | (step == num_steps)
+        canvas_BL = jnp.where(done_B[:, None], canvas_BL, jnp.where(ends_B[:, None], last_BL, next_BL))
         yield np.asarray(canvas_BL)
         done_B |= np.asarray(fixpoint_B)
         if done_B.all():

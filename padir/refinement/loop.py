@@ -277,8 +277,7 @@ def propose(
 ) -> tuple[Canvas, tuple[PyTree, PyTree]]:
     """Applies one step to a canvas, given the decoder's output: the strategy's proposal, then its stopping rule.
 
-    Decoding does so in every pass, training between two stages (`padir.refinement.transitions.Lifted`). `memories` are
-    the strategy's and its stopping rule's.
+    `memories` are the strategy's and its stopping rule's.
     """
     proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
     if not isinstance(proposal, Proposal):

@@ -60,15 +60,16 @@ class Fixpoint(Never):
     """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens.
 
     Attributes:
-      closed: end a sentence only if no position is open either, because later passes open fewer positions.
+      last_too: end a sentence only if `Proposal.last` has the same tokens, too. Otherwise later passes of a strategy
+        that takes back fewer and fewer tokens would change it.
     """
 
-    closed: bool = False
+    last_too: bool = False
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
         changed_BL = proposal.next.tokens_BL != before.tokens_BL
-        if self.closed:
-            changed_BL |= proposal.still_open()
+        if self.last_too:
+            changed_BL |= proposal.last.tokens_BL != before.tokens_BL
         return settle(proposal.next, finished_without(changed_BL, before.segment_BL), proposal.last), memory
 
 

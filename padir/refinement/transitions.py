@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 
 from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.loop import propose
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import choose, choose_share, choose_some, count_in_segment
@@ -25,7 +24,11 @@ from padir.refinement.strategies.sampling import sample_tokens
 
 @dataclasses.dataclass(frozen=True)
 class Lifted:
-    """The paper's transition: the first of two steps of a decoding strategy.
+    """The paper's transition: the first of two steps of a decoding strategy, whose rule ends no sentence here.
+
+    The published implementation does the same between two stages. With S stages, its linear rejecter makes the steps
+    1, 2, ... of S, and each `Lifted` the first of 2. Its "start" tokens are the first stage's input, which may hold
+    right tokens; here they are noise.
 
     Attributes:
       strategy: the decoding strategy; the trained model is decoded with it by default.
@@ -35,9 +38,9 @@ class Lifted:
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         canvas = dataclasses.replace(canvas, score_BL=jnp.zeros_like(canvas.score_BL))  # nothing is written yet
-        memories = self.strategy.init(key_B, canvas), self.strategy.stop.init(canvas)
-        after, _ = propose(key_B, canvas, output, self.strategy, memories, step=0, num_steps=2)
-        return after, chosen_BL
+        memory = self.strategy.init(key_B, canvas)
+        proposal = self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)
+        return proposal.next, chosen_BL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,7 @@ The encoder and the cross-attention's keys and values are computed once for all 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -145,8 +144,9 @@ class Objective(Loss):
       normaliser: what a step divides the loss by. "tokens" divides the whole loss by the number of all target tokens.
         The others are T5X's, as the published implementation uses them: they do not divide the length loss. "weights"
         (NUM_REAL_TARGET_TOKENS) is the sum of the weights of the first stage that has a loss, "positions"
-        (NUM_TOTAL_TARGET_TOKENS) counts padding, too, and "sentences" (AVERAGE_PER_SEQUENCE) gives the positions of
-        each sentence the weight 1 in sum.
+        (NUM_TOTAL_TARGET_TOKENS) counts padding, too, and "sentences" (AVERAGE_PER_SEQUENCE) is the number of
+        sentences, whose positions have the weight 1 in sum in that first stage and their own weights in later ones. A
+        number, at least 1, is the divisor itself.
 
     Raises:
       PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
@@ -162,9 +162,13 @@ class Objective(Loss):
     z_loss: float = 0.0
     length_weight: float = 1.0
     rejecter_weight: float = 1.0
-    normaliser: Annotated[str, partial(checks.one_of, NORMALISERS)] = "tokens"
+    normaliser: str | float = "tokens"
 
     def __post_init__(self):
+        if isinstance(self.normaliser, str):
+            checks.one_of(NORMALISERS, **{"Objective.normaliser": self.normaliser})
+        else:
+            checks.within(1, 2**31, **{"Objective.normaliser": self.normaliser})
         if not self.stage_weights:
             raise PadirError("Objective.stage_weights must name at least one stage, such as ('all', 'all')")
         for weight in self.stage_weights:
@@ -180,6 +184,11 @@ class Objective(Loss):
             why = f"{self.corruption} makes no masks, so that only EOS would count"
             remedy = "use 'noised', or a corruption with masks"
             raise PadirError(f"Objective.stage_weights has 'masked', but {why}", remedy=remedy)
+
+    @property
+    def first_with_loss(self) -> int:
+        """The index of the first stage that has a loss."""
+        return next(stage for stage, weights in enumerate(self.stage_weights) if weights != "none")
 
     def decoded_with(self, config: ModelConfig) -> Strategy:
         return getattr(self.between, "strategy", config.readout.strategy)
@@ -222,7 +231,7 @@ class Objective(Loss):
             keep_BL = decoder.keep_logits(states_BLD)
             masked_BL = canvas.start_BL >= model.ids.end_regular
             weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL, segment_BL)
-            if self.normaliser == "sentences":
+            if self.normaliser == "sentences" and stage == self.first_with_loss:
                 sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
                 weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
             vocabulary = model.bind({"params": params}).vocabulary(states_BLD)
@@ -262,6 +271,14 @@ class Objective(Loss):
             sums = (*sums, *rejecter_loss(keep_BL, right_BL, where_BL, self.label_smoothing))
         return sums, aligned_BL
 
+    def _divisor(self, batch: Batch, weight_S: Float[Array, " S"]) -> Float[Array, ""] | None:
+        """The number that `normaliser` names; None for "tokens"."""
+        if self.normaliser == "tokens":
+            return None
+        if not isinstance(self.normaliser, str):
+            return jnp.float32(self.normaliser)
+        return jnp.float32(batch.target_BL.size) if self.normaliser == "positions" else weight_S[self.first_with_loss]
+
     def _total(self, call: Call, parts, length, keep_BL, canvas: Canvas, fits_B):
         """The loss and the sums of all stages; `canvas` is the input of the last stage."""
         batch, aligned = call.batch, not call.model.config.readout.sized_by_target
@@ -274,10 +291,7 @@ class Objective(Loss):
             keep_loss, keep_correct, keep_judged = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
         present_BL, length = batch.target_segment_BL > 0, LengthOutput() if aligned else length
         length_sum = length_loss(length, call.length_BG, self.label_smoothing, self.z_loss)
-        divisor = None
-        if self.normaliser != "tokens":
-            first = next(stage for stage, weights in enumerate(self.stage_weights) if weights != "none")
-            divisor = jnp.float32(batch.target_BL.size) if self.normaliser == "positions" else weight_S[first]
+        divisor = self._divisor(batch, weight_S)
         # A step divides the loss by the divisor, which cancels out in the length loss.
         loss = loss_S.sum() + self.length_weight * (length_sum if divisor is None else length_sum * divisor)
         if keep_loss is not None:

@@ -19,6 +19,7 @@ from padir.readout.vocabulary import Vocabulary
 from padir.refinement import Glat, RandomVisible, Uniform, draft
 from padir.refinement.scores import best_tokens, forbid
 from padir.training import Objective, TrainConfig
+from padir.training.batch import mean_loss
 
 CTC_IDS = dataclasses.replace(IDS, writes_blank=True)
 A, B = CTC_IDS.first_regular, CTC_IDS.first_regular + 1
@@ -149,6 +150,24 @@ def test_pairs_without_an_alignment_are_counted_and_have_no_loss():
     assert float(loss) == pytest.approx(float(absent), rel=1e-6)
     assert sums.tokens == 3, "the mean is not over tokens of pairs that are left out"
     assert sums.stage_correct_S[0] <= 3
+
+
+@pytest.mark.parametrize(("target", "fits"), [([A] * 3 + [B], True), ([A] * 4, True), ([A] * 4 + [B], False)])
+def test_a_pair_that_just_fits_is_trained_on(target, fits):
+    """They need 6, 7 and 8 positions; a canvas of at most 8 has one for EOS."""
+    loss, sums = loss_of(ONE_STAGE, rows_of([[([A, 1], [*target, 1])]], 4, 8), max_length=8)
+    assert sums.unaligned == (not fits) and sums.tokens == sums.stage_weight_S[0] == (len(target) + 1) * fits
+    assert jnp.isfinite(loss) and (loss > 0) == fits
+
+
+@pytest.mark.parametrize("normaliser", ["tokens", "weights"])
+def test_the_mean_loss_does_not_depend_on_a_pair_that_is_left_out(normaliser):
+    objective = dataclasses.replace(ONE_STAGE, normaliser=normaliser)
+    means = [
+        float(mean_loss(*loss_of(objective, rows_of([[GOOD], other], 4, 8), max_length=8)))
+        for other in ([HOPELESS], [])
+    ]
+    assert means[0] == pytest.approx(means[1], rel=1e-6)
 
 
 def test_the_loss_of_a_row_does_not_depend_on_its_neighbour():

@@ -1,15 +1,19 @@
 """Strategies and transitions against independent NumPy implementations of the rules that their sources publish."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, judging, keys, moods, moody
+from support import published_rules
+from support.fakes import IDS, clean, judging, keys, moods, moody
 
 from padir.refinement import (
     Constant,
     Factor,
     Glat,
+    Lifted,
     Mask,
     MaskPredict,
     PathPlanning,
@@ -65,50 +69,107 @@ def assert_same(strategy, corruption, rule, decoder=normalised):
     assert different == 0
 
 
+def with_eos(free_LV):
+    """Rows [L, V] of the free positions, and EOS, of which the decoder is certain."""
+    return np.append(free_LV, [np.where(np.arange(IDS.vocab_size) == EOS, 0.0, -np.inf)], axis=0)
+
+
+def published_decoder(tokens_L):
+    return with_eos(log_probs(tokens_L[:-1]))
+
+
+def judge(logits_LV):
+    """The two logits of the learned rejecter: it approves predictions that lead by more than 0.5."""
+    top_L2 = np.sort(logits_LV)[:, -2:]
+    return np.stack([np.zeros(len(logits_LV)), top_L2[:, 1] - top_L2[:, 0] - 0.5], -1)
+
+
+REJECTERS = {
+    "linear": Constant(1.0, anew=True, schedule="linear"),
+    "constant": Constant(0.2, anew=True),
+    "learned": Rejecter(),
+}
+
+
+def published(strategy):
+    """The arguments of `support.published_rules` that a strategy stands for."""
+    kind = "learned" if isinstance(strategy, Rejecter) else "linear" if strategy.schedule else "constant"
+    arguments = {"kind": kind, "remask": strategy.remask, "stutter": strategy.stutter}
+    return arguments | {"share": getattr(strategy, "share", None), "judge": judge if kind == "learned" else None}
+
+
 @pytest.mark.parametrize("corruption", [Mask(), Uniform()], ids=["masks", "pieces"])
-@pytest.mark.parametrize("kind", ["linear", "constant"])
 @pytest.mark.parametrize("remask", ["start", "previous", "logits"])
-def test_the_published_linear_and_constant_rejecters(corruption, kind, remask):
-    """Every pass predicts all positions and rejects a share of them, rounded down; a fixpoint ends."""
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *(REJECTERS["linear"], *(Constant(share, anew=True) for share in (0.1, 0.9)), REJECTERS["learned"]),
+        *(dataclasses.replace(each, stutter=True) for each in REJECTERS.values()),
+    ],
+    ids=str,
+)
+def test_the_published_rejecters(strategy, remask, corruption):
+    """Tokens after every pass of 1 to 10, for 0 to 15 free positions.
 
-    def rule(start, steps):
-        now, total = start, 0
-        for step in range(1, steps + 1):
-            found = log_probs(now)
-            total = total + found
-            share = (steps - step) / steps if kind == "linear" else 0.2
-            rejected = lowest(found.max(-1), int(len(start) * share + 1e-9))
-            best = found.argmax(-1)
-            replacement = {"start": start, "previous": now, "logits": total.argmax(-1)}[remask]
-            after = np.where(np.isin(np.arange(len(start)), rejected), replacement, best)
-            if step == steps or ((after == now).all() and (kind == "constant" or not len(rejected))):
-                return best
-            now = after
-        raise AssertionError
+    Of the last pass we keep the predictions, repeats included. The constant and the learned rejecter end where the
+    published loop stops, the linear one where the decoder predicts its own input. No token is then left taken back.
+    Except with summed logits, which go on changing, all passes would have given the same tokens.
+    """
+    strategy = dataclasses.replace(strategy, remask=remask)
+    start = draft(keys(16), jnp.arange(1, 17), 16, corruption, IDS)
+    decoder = judging(normalised, "prediction") if isinstance(strategy, Rejecter) else normalised
+    run = jax.jit(lambda steps: refine(keys(16), start, decoder, strategy, num_steps=steps, trace=10))
+    linear = dataclasses.replace(REJECTERS["linear"], remask=remask, stutter=strategy.stutter)
+    early = 0
+    for steps in range(1, 11):
+        refined = run(steps)
+        tokens_TBL, needed_B = np.asarray(refined.tokens_TBL), np.asarray(refined.passes_B)
+        for row in range(16):
+            start_L, needed = tokens_TBL[0, row, : row + 1], needed_B[row]
+            canvases, predictions = published_rules.passes(
+                published_decoder, start_L, num_steps=steps, **published(strategy)
+            )
+            for number in range(1, needed):
+                np.testing.assert_array_equal(tokens_TBL[number, row, : row + 1], canvases[number - 1])
+            np.testing.assert_array_equal(tokens_TBL[steps, row, : row + 1], predictions[needed - 1])
+            if remask != "logits" or strategy == linear:
+                np.testing.assert_array_equal(tokens_TBL[steps, row, : row + 1], predictions[-1])
+            if strategy != linear:
+                assert needed == published_rules.stopping_pass(start_L, canvases)
+            early += needed < steps
+    assert early
 
-    share = {"share": 1.0, "schedule": "linear"} if kind == "linear" else {"share": 0.2}
-    assert_same(Constant(anew=True, remask=remask, **share), corruption, rule)
+
+def test_the_number_of_taken_back_positions():
+    """By hand, for 10 passes: 3 positions with EOS lose 2 2 2 1 1 1 1 1 1, as EOS counts and one goes at least."""
+    start = draft(keys(2), jnp.array([3, 10]), 10, Mask(), IDS)
+    for strategy, expected in [
+        (Constant(1.0, anew=True, schedule="linear"), ([2, 2, 2, 1, 1, 1, 1, 1, 1, 0], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])),
+        (Constant(0.2, anew=True), ([1, 1], [2] * 9)),
+    ]:
+        refined = refine(keys(2), start, normalised, strategy, num_steps=10, trace=True)
+        for row in range(2):
+            hidden_T = np.asarray((refined.tokens_TBL[1:, row] == IDS.mask).sum(-1)).tolist()
+            assert hidden_T[: len(expected[row])] == expected[row] and hidden_T[-1] == 0
 
 
+@pytest.mark.parametrize("corruption", [Mask(0.7), Uniform(0.7)], ids=["masks", "pieces"])
 @pytest.mark.parametrize("remask", ["start", "previous", "logits"])
-def test_the_published_learned_rejecter(remask):
-    """Every pass predicts all positions; the head rejects predictions, here those that lead by less than 0.5."""
-
-    def rule(start, steps):
-        now, total = start, 0
-        for step in range(1, steps + 1):
-            best = log_probs(now).argmax(-1)
-            total = total + raw_logits(now)
-            top_L2 = np.sort(raw_logits(now))[:, -2:]
-            allowed = np.where(np.isin(np.arange(IDS.vocab_size), BANNED), -np.inf, total)
-            replacement = {"start": start, "previous": now, "logits": allowed.argmax(-1)}[remask]
-            after = np.where(top_L2[:, 1] - top_L2[:, 0] < 0.5, replacement, best)
-            if step == steps or (after == now).all():
-                return best
-            now = after
-        raise AssertionError
-
-    assert_same(Rejecter(remask=remask), Uniform(), rule, judging(moody(), "prediction"))
+@pytest.mark.parametrize("stutter", [False, True])
+@pytest.mark.parametrize("kind", REJECTERS)
+def test_the_published_second_stage(kind, stutter, remask, corruption):
+    """A transition's canvas, also where all predictions are rejected; the start tokens are the first stage's input."""
+    strategy = dataclasses.replace(REJECTERS[kind], remask=remask, stutter=stutter)
+    tokens_BL, free_BL, segment_BL = clean(np.arange(1, 17), 16)
+    noisy_BL, chosen_BL = corruption(keys(16), tokens_BL, free_BL, segment_BL, ids=IDS)
+    canvas = from_tokens(noisy_BL, noisy_BL, free_BL, segment_BL, IDS)
+    output = judging(normalised, "prediction")(canvas)
+    ours_BL = Lifted(strategy)(keys(16), canvas, output, tokens_BL, chosen_BL, progress=0.0)[0].tokens_BL
+    for row in range(16):
+        corrupted_L = np.asarray(noisy_BL[row, : row + 1])
+        logits_LV = published_decoder(corrupted_L)
+        theirs_L = published_rules.second_stage(logits_LV, corrupted_L, **published(strategy))
+        np.testing.assert_array_equal(ours_BL[row, : row + 1], theirs_L)
 
 
 def test_mask_predict():

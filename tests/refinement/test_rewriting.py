@@ -268,6 +268,24 @@ class TestConstant:
         assert refined.passes_B.tolist() == [1]
         np.testing.assert_array_equal(refined.tokens_BL, answer_BL)
 
+    @pytest.mark.parametrize(
+        ("strategy", "tokens"),
+        [
+            (Constant(0.0, anew=True), [20, 20, 63, 23]),  # at least one
+            (Constant(0.0, anew=True, stutter=True), [20, 63, 63, 23]),
+            (Constant(count=0, anew=True), [20, 20, 22, 23]),
+            (Constant(count=0, stutter=True), [20, 63, 22, 23]),
+            (Constant(count=2, stutter=True), [63, 63, 63, 23]),  # the second repeats what is taken back
+            (Constant(0.5, anew=True), [63, 20, 63, 23]),  # 2.5 of the four and EOS
+            (Constant(0.5), [63, 20, 63, 23]),
+            (Constant(0.4, anew=True), [63, 20, 63, 23]),  # 2.0
+            (Constant(0.6), [63, 63, 63, 23]),  # 2.4 of the four
+        ],
+    )
+    def test_taken_back_positions(self, strategy, tokens):
+        doubtful = output([20, 20, 22, 23], [4.0, 5.0, 3.0, 9.0])
+        assert self.steps(strategy, doubtful, start=[63] * 4).tokens_BL.tolist() == [[*tokens, EOS]]
+
     @pytest.mark.parametrize("remask", ["previous", "start"])
     def test_halting_gives_what_all_steps_would_have_given(self, remask):
         halted = 0
@@ -307,6 +325,12 @@ class TestRejecter:
         after = self.step(Rejecter(), before, [20, 21, 22], [0.5, 0.0, -0.5], step, "prediction")
         assert after.tokens_BL.tolist() == [[20, 21, 9, EOS]] and after.done_B.tolist() == [False]
         assert (after.score_BL < 0).tolist() == [[True, True, False, False]]
+
+    def test_stutter_of_predictions_is_rejected_too(self):
+        before = canvas([10, 11, 12], start=[7, 8, 9])
+        for stutter, tokens in [(False, [20, 20, 9]), (True, [20, 8, 9])]:
+            after = self.step(Rejecter(stutter=stutter), before, [20, 20, 22], [5.0, 5.0, -5.0], 1, "prediction")
+            assert after.tokens_BL.tolist() == [[*tokens, EOS]]
 
     def test_the_last_step_keeps_every_prediction(self):
         before = canvas([10, 11, 12], start=[7, 8, 9])

@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 from support.fakes import IDS, clean, keys, moody
 
-from padir.refinement import Between, Cmlm, Glat, Lifted, MaskPredict, SampledUnroll, Smart, from_tokens
+from padir.refinement import (
+    Between,
+    Cmlm,
+    Constant,
+    Glat,
+    Lifted,
+    MaskPredict,
+    Padir,
+    Rejecter,
+    SampledUnroll,
+    Smart,
+    from_tokens,
+)
 from padir.refinement.scores import Output, forbid
 
 EOS, MASK = IDS.eos, IDS.mask
@@ -77,6 +89,44 @@ class TestContract:
         together = run_between(between, *packed)
         for i, take in enumerate((lambda canvas: canvas.tokens_BL, lambda chosen_BL: chosen_BL)):
             np.testing.assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
+
+
+class TestLifted:
+    """The next canvas of the strategy's first step, whatever its stopping rule says."""
+
+    def after(self, strategy, tokens, output, start=None):
+        canvas = row(tokens, start)
+        after, chosen_BL = Lifted(strategy)(
+            keys(1), canvas, output, canvas.tokens_BL, canvas.free_BL & (canvas.tokens_BL == 11), progress=0.0
+        )
+        assert chosen_BL.tolist() == [[token == 11 for token in (*tokens, EOS)]]  # what the corruption chose
+        assert after.tokens_BL[0, -1] == EOS
+        return after.tokens_BL[0, :-1].tolist()
+
+    def test_stutter_is_taken_back(self):
+        assert self.after(Padir(), [10, 11, 12], guess([20, 20, 22])) == [20, 11, 22]
+        assert self.after(Padir("start"), [10, 11, 12], guess([20, 20, 22]), start=[7, 8, 9]) == [20, 8, 22]
+        assert self.after(Padir("none"), [10, 11, 12], guess([20, 20, 22])) == [20, 20, 22]
+
+    def test_a_fixpoint_shows_no_stutter(self):
+        """Decoding would end here with 20 20 22, the argmax."""
+        assert self.after(Padir(), [20, 11, 22], guess([20, 20, 22])) == [20, 11, 22]
+
+    def test_predictions_that_are_all_rejected_are_not_shown(self):
+        output = dataclasses.replace(guess([20, 21, 22]), keep_logits_BL=jnp.full((1, 4), -5.0), judges="prediction")
+        for remask, tokens in [("previous", [10, 11, 12]), ("start", [7, 8, 9]), ("logits", [20, 21, 22])]:
+            assert self.after(Rejecter(remask=remask), [10, 11, 12], output, start=[7, 8, 9]) == tokens
+
+    def test_the_step_is_the_first_of_two(self):
+        output = Output(jnp.array([[[1.0], [0.5], [0.2], [1.0]]]) * guess([20, 21, 22]).logits_BLV)
+        assert self.after(MaskPredict(), [MASK] * 3, output) == [20, 21, MASK]  # one half, rounded down
+        linear = Constant(1.0, anew=True, schedule="linear", remask="previous")
+        assert self.after(linear, [10, 11, 12], output) == [20, 11, 12]  # of three and EOS
+
+    def test_scores_of_an_earlier_stage_count_for_nothing(self):
+        canvas = row([MASK, MASK]).replace(score_BL=jnp.array([[-0.1, -0.1, 0.0]]))
+        after, _ = Lifted(MaskPredict())(keys(1), canvas, guess([20, 21]), canvas.tokens_BL, canvas.free_BL, progress=0)
+        assert after.tokens_BL.tolist() == [[MASK, 21, EOS]]
 
 
 class TestSmart:

@@ -11,6 +11,7 @@ import pytest
 from support.closeness import assert_close
 from support.fakes import IDS, keys
 from support.objectives import check_packing, run
+from support.published_rules import factors
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.errors import PadirError
@@ -18,7 +19,14 @@ from padir.models import LengthOutput, ModelConfig, Transformer
 from padir.refinement import Cmlm, Constant, Mask, MaskPredict, Mixed, Padir, RandomVisible, Uniform, from_tokens, hide
 from padir.refinement.scores import Output, forbid
 from padir.refinement.transitions import Lifted
-from padir.training.batch import STAGE_WEIGHTS, cross_entropy, length_loss, rejecter_loss, stage_weight
+from padir.training.batch import (
+    STAGE_WEIGHTS,
+    cross_entropy,
+    length_loss,
+    mean_loss,
+    rejecter_loss,
+    stage_weight,
+)
 from padir.training.objective import Objective
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
@@ -205,6 +213,32 @@ class TestStages:
         model, params = one_layer_model()
         _, sums = run(model, params, APART, Objective(Mask(0.0), stage_weights=("masked", "all")))
         assert sums.stage_weight_S.tolist() == [(APART.target_BL == IDS.eos).sum(), (APART.target_BL > 0).sum()]
+
+
+class TestNormaliser:
+    @pytest.mark.parametrize("normaliser", ["weights", "positions", "sentences", 7.0])
+    def test_the_published_factors_of_the_tokens_losses(self, normaliser):
+        """Every third token is masked, and both stages see the same canvas."""
+        third_BL = _free(APART) & (jnp.arange(8) % 3 == 0)
+
+        @dataclasses.dataclass(frozen=True)
+        class Third(Mask):
+            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+                return jnp.where(third_BL, ids.mask, tokens_BL), third_BL
+
+        model, params = one_layer_model()
+        objective = Objective(Third(), unchanged, ("noised", "all"), normaliser=normaliser, length_weight=0.0)
+        mean = mean_loss(*run(model, params, APART, objective))
+        logits_BLV = decoded(model, params, jnp.where(third_BL, IDS.mask, APART.target_BL)).logits_BLV
+        loss_BL = -jnp.take_along_axis(jax.nn.log_softmax(logits_BLV), APART.target_BL[..., None], -1)[..., 0]
+        weight_BL = np.float32(third_BL | (APART.target_BL == IDS.eos))
+        first_BL, later_BL = factors(normaliser, weight_BL, np.asarray(APART.target_BL))
+        np.testing.assert_allclose(mean, (loss_BL * (first_BL + later_BL)).sum(), rtol=1e-5)
+
+    def test_a_number_below_1(self):
+        for number in (0.5, float("nan"), float("inf")):
+            with pytest.raises(PadirError, match="Objective.normaliser must be"):
+                Objective(normaliser=number)
 
 
 class TestChosen:

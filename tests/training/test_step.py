@@ -105,31 +105,38 @@ class TestNormaliser:
 
     PAIRS = pairs([(4, 2), (5, 6)], length_token=False)
 
-    def mean(self, batch, normaliser="tokens", num_segments=None, weights="all"):
+    def mean(self, batch, normaliser="tokens", num_segments=None, weights=("all", "all")):
         model, params = one_layer_model(dropout_rate=0.0)
-        objective = Objective(Mask(1.0), stage_weights=(weights, "all"), normaliser=normaliser, length_weight=0.5)
+        objective = Objective(Mask(1.0), stage_weights=weights, normaliser=normaliser, length_weight=0.5)
         loss, sums = objective(jax.random.key(0), params, batch, model=model, num_segments=num_segments, dropout=False)
         return float(mean_loss(loss, sums)), sums
 
-    @pytest.mark.parametrize("normaliser", NORMALISERS)
+    @pytest.mark.parametrize("normaliser", [*NORMALISERS, 1.0, 20.0])
     @pytest.mark.parametrize("weights", ["all", "noised", "falling"])
     def test_the_loss_trained_on_is_the_published_one_and_is_logged(self, normaliser, weights):
         """T5X's three factors divide the token losses alone; "tokens", padir's own, divides the length loss, too."""
-        mean, sums = self.mean(rows_of([self.PAIRS], 16, 16), normaliser, num_segments=2, weights=weights)
-        divisor = {"tokens": 10, "weights": sums.stage_weight_S[0], "positions": 16, "sentences": 2}[normaliser]
+        mean, sums = self.mean(rows_of([self.PAIRS], 16, 16), normaliser, num_segments=2, weights=(weights, "all"))
+        divisor = {"tokens": 10, "weights": sums.stage_weight_S[0], "positions": 16, "sentences": 2}
+        divisor = divisor.get(normaliser, normaliser)
         length = 0.5 * float(sums.length_loss) / (10 if normaliser == "tokens" else 1)
         assert mean == pytest.approx(float(sums.stage_loss_S.sum()) / float(divisor) + length, rel=1e-5)
         assert step_metrics(sums, 1.0)["loss"] == pytest.approx(mean, rel=1e-5)
         twice = jax.tree.map(lambda one: one + one, sums)  # the log's mean over two steps
         assert step_metrics(twice, 1.0)["loss"] == pytest.approx(mean, rel=1e-5)
 
-    @pytest.mark.parametrize("weights", ["all", "inverse", "falling"])
-    def test_the_weights_of_each_sentence_sum_to_1(self, weights):
+    @pytest.mark.parametrize("weights", [("all", "all"), ("inverse", "all"), ("none", "falling", "all")])
+    def test_each_sentence_counts_once_in_the_first_stage_with_a_loss(self, weights):
+        """Later stages have their own weights, as published (`support.published_rules.factors`)."""
         _, sums = self.mean(rows_of([self.PAIRS], 16, 16), "sentences", num_segments=2, weights=weights)
-        np.testing.assert_allclose(sums.stage_weight_S, 2, rtol=1e-5)
         alone = [self.mean(rows_of([[pair]], 8, 8), weights=weights)[1] for pair in self.PAIRS]
-        by_weight = sum(float(each.stage_loss_S[0] / each.stage_weight_S[0]) for each in alone)
-        assert float(sums.stage_loss_S[0]) == pytest.approx(by_weight, rel=1e-5)
+        first = len(weights) - 2
+        by_sentence = sum(float(each.stage_loss_S[first] / each.stage_weight_S[first]) for each in alone)
+        assert float(sums.stage_loss_S[first]) == pytest.approx(by_sentence, rel=1e-5)
+        assert float(sums.stage_loss_S[-1]) == pytest.approx(
+            sum(float(each.stage_loss_S[-1]) for each in alone), rel=1e-5
+        )
+        np.testing.assert_allclose(sums.stage_weight_S[first:], [2, 10], rtol=1e-5)
+        assert sums.divisor == pytest.approx(2)
 
 
 class Counting:

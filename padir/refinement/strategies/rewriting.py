@@ -139,7 +139,9 @@ class Constant:
     back.
 
     The published implementation of the paper has other rules, which `anew` selects: `constant:anew=True` is its
-    constant rejecter, and `constant:anew=True,share=1.0,schedule=linear` its linear one.
+    constant rejecter, and `constant:anew=True,share=1.0,schedule=linear` its linear one. Three of its faults are not
+    repeated here: EOS is counted but never taken back, only the leftmost of equally doubtful tokens are taken back, and
+    a sentence that ends early holds no taken-back token.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.
@@ -147,8 +149,12 @@ class Constant:
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
       schedule: a name or shares, as in `MaskPredict`: the number of positions falls to 0 from the first step to the
         last. None takes back the same number in all steps.
-      anew: each pass writes all positions again, kept ones too, and judges them by its own confidence. The number of a
-        share is rounded down. A sentence ends when a step changes no token and, with a schedule, takes none back.
+      anew: each pass writes all positions again, kept ones too, and judges them by its own confidence. EOS counts among
+        the positions of a share, whose number is rounded down; every step but the last takes back at least one, unless
+        `count` is 0. A sentence ends when a step changes no token; with a schedule, the step must also have written the
+        tokens that it was given.
+      stutter: also take back a token that equals its left neighbour, whether or not that neighbour is taken back. The
+        published implementation does so after the last step, too, and can then leave a mask or a random piece.
 
     The memory is (the positions that the next pass writes, the logits summed over the steps so far or None).
     """
@@ -158,11 +164,12 @@ class Constant:
     remask: Annotated[str, partial(checks.one_of, _REMASK)] = "start"
     schedule: Schedule | None = None
     anew: bool = False
+    stutter: bool = False
 
     @property
     def stop(self) -> Stop:
         if self.anew:
-            return Fixpoint(closed=self.schedule is not None)
+            return Fixpoint(last_too=self.schedule is not None)
         # With a schedule fewer positions are taken back later, which may change further tokens.
         return Steady() if self.schedule is None else NothingOpen()
 
@@ -172,11 +179,16 @@ class Constant:
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
         (open_BL, summed_BLV), free_BL, segment_BL = memory, canvas.free_BL, canvas.segment_BL
         written = write(canvas, free_BL if self.anew else open_BL, *output.best())
-        count = share_of(self.share, free_BL, segment_BL, up=not self.anew) if self.count is None else self.count
+        counted_BL = free_BL | (canvas.tokens_BL == canvas.ids.eos) if self.anew else free_BL
+        count = share_of(self.share, counted_BL, segment_BL, up=not self.anew) if self.count is None else self.count
         if self.schedule is not None:
-            most_BL = jnp.minimum(count, count_in_segment(free_BL, segment_BL))
+            most_BL = jnp.minimum(count, count_in_segment(counted_BL, segment_BL))
             count = still_hidden(self.schedule, most_BL, step + 1, num_steps)
+        if self.anew and self.count != 0:
+            count = jnp.maximum(count, 1)
         open_BL = worst(written.score_BL, free_BL, segment_BL, count)
+        if self.stutter:
+            open_BL |= repeats(written.tokens_BL, canvas)
         if summed_BLV is not None:
             summed_BLV = summed_BLV + output.logits_BLV
         rewritten = _take_back(self.remask, open_BL, written, canvas, summed_BLV)
@@ -198,7 +210,7 @@ class Rejecter:
     Attributes:
       threshold: a token stays if its probability of being kept is at least this; 0 keeps all tokens, above 1 keeps
         none.
-      remask: with "prediction", the token that a taken-back position gets, as in `Padir`.
+      remask, stutter: with "prediction", as in `Constant`.
 
     Raises:
       PadirError (at the first step): the model has no rejecter head.
@@ -206,6 +218,7 @@ class Rejecter:
 
     threshold: Annotated[float, partial(checks.at_least, 0, "0.5 keeps the tokens that are more likely right")] = 0.5
     remask: Annotated[str, partial(checks.one_of, _REMASK)] = "start"
+    stutter: bool = False
     needs: ClassVar[frozenset[str]] = frozenset({"rejecter"})
     stop = Fixpoint()
 
@@ -220,6 +233,8 @@ class Rejecter:
         if output.judges == "prediction":
             written = write(canvas, canvas.free_BL, *output.best())
             summed_BLV = None if memory is None else memory + output.logits_BLV
+            if self.stutter:
+                rejected_BL |= repeats(written.tokens_BL, canvas)
             rewritten = _take_back(self.remask, rejected_BL, written, canvas, summed_BLV)
             return Proposal(rewritten, written, summed_BLV)
         written = write(canvas, rejected_BL | (step == 0), *output.best())

@@ -1,0 +1,113 @@
+"""When each rule ends a sentence and what the sentence then is, on drafts that can be checked by hand."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+from support.fakes import IDS, canvas, output, unseen
+
+from padir.refinement import Agreed, Cycle, Fixpoint, NothingOpen, Proposal, Repetition, Steady, hide, write
+
+A, B, C = [20, 21], [20, 22], [30, 31]
+MASK = IDS.mask
+
+
+def written(tokens, score=-0.5, hidden=()):
+    """A canvas of two tokens that were written, except those at the positions `hidden`, which are masks."""
+    made = canvas([MASK] * len(tokens))
+    made = write(made, made.free_BL, jnp.array([[*tokens, IDS.eos]]), jnp.full((1, len(tokens) + 1), score))
+    return hide(made, jnp.isin(jnp.arange(len(tokens) + 1), jnp.array(hidden, int))[None])
+
+
+def ends_after(rule, *passes, start=None, argmax=None, is_last=False):
+    """The number of the pass after which the rule ends the sentence, and its tokens then; (None, tokens) if it goes on.
+
+    A pass is a canvas, or two canvases (`Proposal.next` and `last`), or two and the positions that stay open.
+    """
+    before = written(A, hidden=(0, 1)) if start is None else start
+    memory = rule.init(before)
+    for number, drafts in enumerate(passes, 1):
+        drafts = drafts if isinstance(drafts, tuple) else (drafts, drafts)
+        open_BL = None if len(drafts) == 2 else jnp.isin(jnp.arange(3), jnp.array(drafts[2], int))[None]
+        proposal = Proposal(drafts[0], drafts[1], (), open_BL)
+        after, memory = rule.step(before, output(argmax or A), proposal, memory, is_last=is_last)
+        if after.done_B.all():
+            return number, after.tokens_BL[0, :-1].tolist()
+        before = after
+    return None, before.tokens_BL[0, :-1].tolist()
+
+
+class TestRepetition:
+    def test_one_repetition_is_enough_without_a_sweep(self):
+        assert ends_after(Repetition(), written(A), written(B), written(B)) == (3, B)
+
+    def test_a_sweep_needs_a_repetition_for_each_free_position(self):
+        assert ends_after(Repetition(sweep=True), *[written(A)] * 4) == (3, A)
+
+    def test_repetitions_that_are_not_successive_do_not_count(self):
+        """A A B B B: the second repetition of B ends, and not its first, although A had been repeated."""
+        drafts = [written(A), written(A), written(B), written(B), written(B)]
+        assert ends_after(Repetition(sweep=True), *drafts) == (5, B)
+        assert ends_after(Repetition(sweep=True), *[written(A), written(A), written(B)] * 3) == (None, B)
+
+    def test_a_decontextualised_decoder_needs_one_repetition(self):
+        drafts = [unseen(written(A))] * 3
+        assert ends_after(Repetition(sweep=True), *drafts, start=drafts[0]) == (2, A)
+
+    def test_it_watches_what_would_result_and_not_the_next_canvas(self):
+        passes = [(written(draft), written(A)) for draft in (B, C)]
+        assert ends_after(Repetition(), *passes) == (2, A)
+
+
+class TestCycle:
+    @pytest.mark.parametrize(("score", "kept"), [(-0.4, C), (-0.5, C), (-0.6, A)])
+    def test_ends_with_the_likelier_canvas_and_with_the_later_of_equal_ones(self, score, kept):
+        """C, A, C: A has a log-probability of -0.5 a token."""
+        assert ends_after(Cycle(), written(A, -0.5), written(C, score), start=written(C)) == (2, kept)
+
+    def test_other_tokens_than_two_passes_before_go_on(self):
+        assert ends_after(Cycle(), written(A), written(C), written(B), written(A)) == (None, A)
+
+    def test_noise_is_no_likelier_than_what_was_written(self):
+        """The canvas before the pass holds a hidden position: its score of 0 is no log-probability."""
+        drafts = [written(A, hidden=(1,)), written(C)]
+        assert ends_after(Cycle(), *drafts, start=written(C)) == (2, C)
+
+    def test_hidden_positions_of_the_next_canvas_are_written(self):
+        drafts = [written(A), (written(C, hidden=(1,)), written(C, -0.1))]
+        assert ends_after(Cycle(), *drafts, start=written(C, hidden=(1,))) == (2, C)
+
+    def test_the_last_pass_ends_with_what_it_wrote(self):
+        drafts = [written(A), (written(C), written(B, -0.1))]
+        assert ends_after(Cycle(), *drafts, start=written(C)) == (2, C)
+        assert ends_after(Cycle(), *drafts, start=written(C), is_last=True) == (2, B)
+
+
+class TestOthers:
+    def test_nothing_open(self):
+        assert ends_after(NothingOpen(), written(A, hidden=(1,)), written(A)) == (2, A)
+        assert ends_after(NothingOpen(), (written(A), written(A), (1,)), (written(A), written(B), ())) == (2, B)
+
+    @pytest.mark.parametrize(("last_too", "passes"), [(False, 2), (True, 3)])
+    def test_a_fixpoint_may_have_to_be_one_of_the_result_too(self, last_too, passes):
+        drafts = [written(A), (written(A), written(B)), (written(A), written(A))]
+        assert ends_after(Fixpoint(last_too), *drafts) == (passes, A if last_too else B)
+
+    def test_steady_looks_at_tokens_and_at_open_positions(self):
+        same, others = (written(A), written(B), (0,)), (written(A), written(B), (1,))
+        assert ends_after(Steady(), same, same) == (2, B)
+        assert ends_after(Steady(), same, others, same, others) == (None, A)
+        assert ends_after(Steady(), same, (written(C), written(B), (0,)), same) == (None, A)
+        assert ends_after(Steady(), same, (written(C), written(B), ())) == (2, B)
+
+    @pytest.mark.parametrize(("of_written", "passes"), [(True, 2), (False, 1)])
+    def test_agreed_is_with_what_was_written(self, of_written, passes):
+        """The decoder's argmax is the result, whatever the strategy proposes."""
+        start = written(A, hidden=(1,))
+        start = dataclasses.replace(start, tokens_BL=jnp.array([[*A, IDS.eos]]))  # noise that is A's by chance
+        assert ends_after(Agreed(of_written), written(A), written(C), start=start, argmax=A) == (passes, A)
+        assert ends_after(Agreed(of_written), written(A), written(C), start=start, argmax=C) == (None, C)
+
+    def test_a_sentence_that_was_finished_stays_finished(self):
+        start = dataclasses.replace(written(A), done_BL=jnp.array([[True, True, True]]))
+        assert ends_after(Fixpoint(), dataclasses.replace(written(C), done_BL=start.done_BL), start=start)[0] == 1
