@@ -133,7 +133,9 @@ def top_lengths(output: LengthOutput, k: int, adjacent: bool = False) -> tuple[I
     With `adjacent`, the lengths are neighbours: first the most likely length, then each time the likelier of the two
     neighbours of the lengths so far. Without `adjacent`, the k most likely lengths often include implausible ones,
     because a classifier that is sure of one length spreads the rest of its probability over all others. For a head that
-    predicts one number, the lengths are the k nearest whole numbers, with log-probabilities of 0.
+    predicts one number, the lengths are the k nearest whole numbers, with log-probabilities of 0. The published
+    implementation can also try the lengths l - 1, l and l + 1 for each l of the k most likely ones; this function
+    cannot.
 
     Raises:
       PadirError: the head predicts nothing, or has fewer than k classes.

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.published_rules import tried_lengths
 from support.tiny import pairs, rows_of, tiny_model
 
+from padir.decoding.batches import candidates
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.length import LengthOutput, TokenLength, log_probs, make_length_head, top_lengths
@@ -15,6 +17,16 @@ from padir.training.batch import length_correct, length_loss
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def encode(model, params, batch, num_segments):
     return model.bind({"params": params}).encode(batch.source_BS, batch.source_segment_BS, num_segments=num_segments)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_published_lengths_are_tried(k):
+    """Each once: the shorter of equally likely ones first, and 2 in place of 1."""
+    for seed in range(20):
+        logits_M = np.random.RandomState(seed).randint(0, 4, 9).astype(np.float32)
+        length_BK, _ = top_lengths(LengthOutput(jnp.asarray(logits_M)[None, None]), k)
+        ours = [each.length for each in candidates(length_BK[0].tolist(), draws=1, max_length=9)]
+        assert ours == list(dict.fromkeys(tried_lengths(logits_M, k).tolist()))
 
 
 def test_top_lengths_count_from_one_and_come_best_first():
