@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ _ROOTS = {"srcset": "sgm", "refset": "sgm", "tstset": "sgm", "mteval": "sgm", "t
 _ROOTS |= {"dataset": "wmt", "collection": "wmt"}
 # The part before the root never matches in two ways, so that no text takes long.
 _ROOT = re.compile(r"(?>\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*+(?:\[.*?\]\s*)?>)*+<([A-Za-z][\w:.-]*)", re.DOTALL)
+_QUOTED = re.compile(r'"(?:[^"]|"")*+"(?:\t"(?:[^"]|"")*+")+\r?')  # columns in quotes, separated by tabs
 _SUFFIXES = {".sgm": "sgm", ".sgml": "sgm", ".xml": "wmt", ".tmx": "tmx", ".csv": "csv", ".tsv": "tsv"}
 _SUFFIXES |= {".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _TITLES = {"tsv": "text in columns", "csv": "CSV", "json": "JSON", "tmx": "TMX", "wmt": "XML of WMT", "sgm": "SGM"}
@@ -26,6 +28,8 @@ _OTHER = {
     "a gettext catalogue": re.compile(r'(?:#[^\n]*\n|\s)*msg(?:id|ctxt) "'),
     "a file of subtitles": re.compile(r"WEBVTT|\d+\s*\n\d+:\d\d:\d\d[,.]\d+ -->"),
 }
+
+_log = logging.getLogger("padir")
 
 
 def kind_of(head: bytes, path: Path) -> str:
@@ -56,9 +60,12 @@ def kind_of(head: bytes, path: Path) -> str:
             remedy = "write one object a line, as with jq -c '.[]'"
             raise PadirError(f"{path} is JSON, but not one object a line", remedy=remedy)
         return "json"
+    lines = [line for line in text.split("\n")[: -1 if "\n" in text else None] if line.strip()]
+    if named in ("", "tsv") and lines and all(map(_QUOTED.fullmatch, lines[1:] or lines)):  # the first may be a header
+        _log.warning("%s: all fields of its first %d lines stand in double quotes: read as CSV", path, len(lines))
+        return "csv"
     if named:
         return named
-    lines = [line for line in text.split("\n")[: -1 if "\n" in text else None] if line.strip()]
     tabs = sum("\t" in line for line in lines)
     return "tsv" if lines and tabs >= _NEARLY_ALL * len(lines) else "lines"
 
@@ -73,7 +80,7 @@ def check_lines(file: io.BufferedReader, path: Path, name: str) -> None:
     Raises:
       PadirError: the file has another format, which the message names.
     """
-    with readable(file, name):
+    with readable(name, getattr(file, "kind", "")):
         head = file.peek()
     kind = kind_of(head, path)
     if kind != "lines":

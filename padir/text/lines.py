@@ -2,28 +2,28 @@
 
 If the first block of a file has carriage returns and no newline, carriage returns end its lines. Every reader limits
 the bytes of a line, because input without newlines is one line, and a small compressed file can hold a huge line.
+Readers of other formats limit a row, a segment or an element in the same way (`Metered`).
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
-import gzip
 import importlib
 import io
-import lzma
 import os
 import re
 import select
 import stat
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 
+# Maximum bytes of a sentence in any format, and of a row or an element that holds sentences; lxml refuses 10 MB.
+LONGEST_LINE = 1 << 23
 _BLOCK = 1 << 16
 _MARK = b"\xef\xbb\xbf"  # a byte order mark
 # Compressed files by their first bytes and by their suffixes, and the modules that open them, the first that is there.
@@ -54,8 +54,6 @@ _FOREIGN = {
     b"\xfe\xff": "UTF-16 text",
 }
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
-_DAMAGE = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
-_DAMAGE_BY_NAME = ("ZstdError", "ReadError", "BadZipFile")  # of zstd, tarfile and zipfile, which few commands import
 
 
 @runtime_checkable
@@ -168,7 +166,7 @@ def open_bytes(path: str | os.PathLike[str], name: str = "") -> Reader:
             elif named and head:
                 raise PadirError(f"{name} is no {kind} file, despite its name", remedy="rename it, or fetch it again")
         if regular:
-            with readable(file, name):
+            with readable(name, file.kind):
                 head = file.peek()
             _check_text(head, name)
             if b"\r" in head and b"\n" not in head:
@@ -217,25 +215,76 @@ def _is_utf8(head: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def readable(file: object, name: str) -> Iterator[None]:
-    """Turns errors about damaged and unreadable files into a `PadirError`."""
+def readable(name: str, kind: str) -> Iterator[None]:
+    """Turns errors about unreadable and damaged files into a `PadirError`.
+
+    Libraries that decode a file raise errors of many classes if somebody changed it; all of them are its damage.
+
+    Args:
+      name: the file's name in messages.
+      kind: the format that a library decodes, such as "gzip"; "" for none.
+    """
     try:
         yield
     except PadirError:
         raise
-    except OSError as error:
-        if getattr(file, "kind", "") and not error.errno:  # bzip2's and gzip's errors for damaged files
-            raise _damaged(file, name, error) from None
-        raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None
     except Exception as error:
-        if not isinstance(error, _DAMAGE) and type(error).__name__ not in _DAMAGE_BY_NAME:
+        if isinstance(error, OSError) and (error.errno or not kind):
+            raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None
+        if not kind:
             raise
-        raise _damaged(file, name, error) from None
+        what = f"{name} is not a whole {kind} file ({first_line(error)})"
+        raise PadirError(what, remedy="mend it, or fetch it again") from None
 
 
-def _damaged(file: object, name: str, error: Exception) -> PadirError:
-    kind = getattr(file, "kind", "") or "compressed"
-    return PadirError(f"{name} is not a whole {kind} file ({error})", remedy="fetch it again")
+def too_long(where: str) -> PadirError:
+    """The error for text above `LONGEST_LINE`."""
+    what = f"{where}: more than {LONGEST_LINE:,} bytes are too long for a sentence"
+    return PadirError(what, remedy="give one sentence a line, row or segment")
+
+
+class Metered:
+    """A file whose reader says where a unit begins, such as a row; units above `LONGEST_LINE` are refused.
+
+    Args:
+      file: the file that `read` reads; None if its user counts what it takes.
+      name: the name of the file and of a unit in messages, such as "a.csv, row".
+    """
+
+    def __init__(self, file: Reader | None, name: str):
+        self._file, self._name = file, name
+        self._units = 0
+        self.begin()
+
+    def begin(self, further: int = 0) -> None:
+        """Begins a unit, which may have `further` bytes more than a line."""
+        self._left = LONGEST_LINE + further
+        self._units += 1
+
+    def read(self, size: int) -> bytes:
+        """Reads at most `size` bytes of the file, as a part of the unit."""
+        part = self._file.read(size) if self._file else b""
+        self.take(len(part))
+        return part
+
+    def take(self, size: int) -> None:
+        """Counts bytes or characters of the unit."""
+        self._left -= size
+        if self._left < 0:
+            raise too_long(f"{self._name} {self._units:,}")
+
+
+def lines_of(file: Reader, path: object, *, verbatim: bool = False) -> Iterator[str]:
+    """Yields the lines of an open UTF-8 text file, which is closed at the end; `verbatim` as in `byte_lines`."""
+    with file:
+        for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE, verbatim=verbatim), 1):
+            if cut:
+                raise too_long(f"{path}, line {number}")
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                what = f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line)"
+                raise PadirError(what, remedy="convert the file with iconv") from None
 
 
 def byte_lines(file: ByteReader, name: str, longest: int, *, verbatim: bool = False) -> Iterator[Line]:
@@ -246,13 +295,13 @@ def byte_lines(file: ByteReader, name: str, longest: int, *, verbatim: bool = Fa
 
     Args:
       name: the file's name in messages.
-      longest: maximum length of a line in bytes; further bytes are read and dropped.
+      longest: maximum length of a line in bytes; further bytes are dropped when the next line is read.
       verbatim: keep the byte order mark, and carriage returns before newlines.
 
     Raises:
       PadirError: the file cannot be read to its end, for example if it is a damaged gzip file.
     """
-    with readable(file, name):
+    with readable(name, getattr(file, "kind", "")):
         most = longest + len(_MARK) + len(b"\r\n")
         mark = _MARK
         while raw := file.readline(most):
@@ -260,6 +309,6 @@ def byte_lines(file: ByteReader, name: str, longest: int, *, verbatim: bool = Fa
             if not verbatim:
                 line = line.removesuffix(b"\r").removeprefix(mark)
             mark = b""
+            yield Line(line[:longest], len(line) > longest)
             while len(raw) == most and not raw.endswith(b"\n"):  # the line goes on
                 raw = file.readline(most)
-            yield Line(line[:longest], len(line) > longest)

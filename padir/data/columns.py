@@ -1,0 +1,135 @@
+"""Reads text in columns, as TSV or CSV, and finds the columns of source and target by their names."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from padir.data.markup import Pairs, one_line
+from padir.errors import PadirError
+from padir.text.languages import primary, same
+from padir.text.lines import LONGEST_LINE, Metered, Reader, lines_of
+
+# Names of columns other than codes of languages.
+_SIDES = (
+    frozenset("source src input sentence1".split()),
+    frozenset("target tgt trg reference ref output translation sentence2".split()),
+)
+_ENGLISH = (
+    "german de english en french fr spanish es italian it portuguese pt dutch nl swedish sv danish da norwegian no"
+    " finnish fi estonian et czech cs polish pl russian ru ukrainian uk romanian ro hungarian hu greek el turkish tr"
+    " arabic ar hebrew he persian fa hindi hi chinese zh japanese ja korean ko vietnamese vi indonesian id thai th"
+).split()
+_CODES: dict[str, str] = dict(zip(_ENGLISH[::2], _ENGLISH[1::2], strict=True))
+# Words in the names of columns that say nothing about the side.
+_FILLER = re.compile(r"(?:^|[\W_]+)(?:text|sentence|string)s?(?=[\W_]|$)")
+_MOST_NAMES = 1_000  # maximum number of columns among which names are looked for
+
+_log = logging.getLogger("padir")
+
+
+def tsv(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
+    """Yields the pairs of lines with a tab between their columns."""
+    rows = ((number, line.split("\t")) for number, line in enumerate(lines_of(file, path), 1))
+    return _columns(rows, languages, path, "columns separated by a tab")
+
+
+def csv_text(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
+    """Yields the pairs of CSV, whose beginning determines its separator."""
+    begin = file.peek().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").splitlines(keepends=True)[:50]
+    widths = {sign: [len(row) for row in _rows(csv.reader(begin, delimiter=sign))] for sign in ",;\t"}
+    # The separator that gives most lines the same number of columns, more than one, and if possible two.
+    sign = max(widths, key=lambda each: _evenness(widths[each]))
+    meter = Metered(None, f"{path}, row")
+
+    def fed() -> Iterator[str]:
+        for line in lines_of(file, path):
+            meter.take(len(line) + 1)
+            yield line + "\n"
+
+    reader = csv.reader(fed(), delimiter=sign, strict=True)
+    csv.field_size_limit(LONGEST_LINE)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        try:
+            for row in reader:
+                meter.begin()
+                if row:  # a blank line
+                    yield reader.line_num, list(map(one_line, row))
+        except csv.Error as error:
+            remedy = "check its quotes"
+            raise PadirError(f"{path}, line {reader.line_num}: not CSV ({error})", remedy=remedy) from None
+
+    return _columns(rows(), languages, path, "columns of CSV")
+
+
+def _evenness(widths: list[int]) -> tuple[int, bool]:
+    most = max(widths, default=1)
+    return (widths.count(most) if most > 1 else 0), most == 2
+
+
+def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The rows up to the first one that is no valid CSV, such as the cut last row of a block."""
+    try:
+        yield from (row for row in reader if row)
+    except csv.Error:
+        return
+
+
+def _columns(rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str], path: Path, how: str) -> Pairs:
+    """Source and target of the rows of numbered lines; the first row may be a header."""
+    first = next(rows, None)
+    if first is None:
+        return
+    chosen, width = sides(first[1], languages), 2
+    if chosen is None:
+        begin = [first, *itertools.islice(rows, 1)]
+        if len(begin) == 2 and _like_header(*(row for _, row in begin)):
+            names = "name columns by codes of languages, or source and target"
+            _log.warning("%s: the first line (%s) is read as a pair: %s", path, ", ".join(first[1]), names)
+        chosen, rows = (0, 1), itertools.chain(begin, rows)
+    else:
+        width = len(first[1])
+    for number, row in rows:
+        if len(row) != width:
+            remedy = "cut the file to source and target, give a header with their languages, or give two files"
+            raise PadirError(f"{path}, line {number}: expected {width} {how}, got {len(row)}", remedy=remedy)
+        yield row[chosen[0]], row[chosen[1]]
+
+
+def _like_header(first: Sequence[str], second: Sequence[str]) -> bool:
+    """True if the first row has single words, and the second one has spaces."""
+    return all(re.fullmatch(r"[\w.-]*\w", name) for name in first) and any(" " in text.strip() for text in second)
+
+
+def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
+    """The places of source and target among the names of columns or keys; None if the names do not identify both.
+
+    >>> [sides(names, ("de", "en")) for names in (["id", "en_XX", "German"], ["src", "tgt"], ["a", "b"])]
+    [(2, 1), (0, 1), None]
+    """
+    if len(names) > _MOST_NAMES:
+        return None
+    names, found = [_bare(name.strip().lower()) for name in names], []
+    codes = [_CODES.get(name, name.replace("_xx", "")) for name in names]
+    for language, words in zip(languages, _SIDES, strict=True):
+        ways = (
+            [i for i, name in enumerate(names) if name == language.lower()],
+            [i for i, code in enumerate(codes) if same(code, language)],
+            [i for i, code in enumerate(codes) if primary(code) == primary(language)],
+            [i for i, name in enumerate(names) if name in words],
+        )
+        found.append(next((way for way in ways if way), []))
+    if any(len(way) != 1 for way in found) or found[0] == found[1]:
+        return None
+    return found[0][0], found[1][0]
+
+
+def _bare(name: str) -> str:
+    """A column's name without words such as "text"; keeps "sentence_id" whole, because "id" alone means Indonesian."""
+    bare = _FILLER.sub("", name).strip(" _-()[]")
+    return name if bare == "id" else bare

@@ -1,0 +1,110 @@
+"""Reads parallel text from JSON lines and Parquet: objects and rows whose texts have names."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from padir.data.columns import sides
+from padir.data.kinds import parsed
+from padir.data.markup import Pairs, one_line
+from padir.errors import PadirError
+from padir.text.lines import LONGEST_LINE, Reader, lines_of, readable, too_long
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character of UTF-16
+# Maximum bytes of a column in a row group of Parquet; and of one that has over a hundred times the bytes of its file.
+_MOST_BYTES = 1 << 29
+_MOST_INFLATED = 1 << 26
+
+
+def json_lines(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
+    """Yields the pairs of JSON objects, one a line."""
+    twice: list[str] = []
+    for number, line in enumerate(lines_of(file, path), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            record = parsed(line, functools.partial(_record, twice))
+            if twice:
+                raise PadirError(f"{where}: the key {twice[0]!r} stands twice in one object", remedy="leave one out")
+            if not isinstance(record, dict):
+                raise PadirError(f"{where}: not a JSON object", remedy="give one object a line, with both languages")
+            if isinstance(record.get("translation"), dict):
+                record = record["translation"]
+            source, target = _places(list(record), languages, where)
+            values = list(record.values())
+            yield _pair((values[source], values[target]), where)
+
+
+def _record(twice: list[str], items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; adds keys that stand in it twice to `twice`."""
+    record = dict(items)
+    if len(record) < len(items):
+        counts = collections.Counter(name for name, _ in items)
+        twice += [name for name, count in counts.items() if count > 1]
+    return record
+
+
+def _places(names: Sequence[str], languages: tuple[str, str], where: str) -> tuple[int, int]:
+    """The places of source and target among the names of texts."""
+    chosen = sides(names, languages)
+    if chosen is None:
+        has = f"one text in {languages[0]} and one in {languages[1]}"
+        remedy = "rename its keys"
+        raise PadirError(f"{where}: expected {has}, got the keys {', '.join(names) or 'none'}", remedy=remedy)
+    return chosen
+
+
+def _pair(values: tuple[Any, Any], where: str) -> tuple[str, str]:
+    """The two texts of an object; null is a side without text, and no other value is."""
+    source, target = ("" if value is None else value for value in values)
+    if not isinstance(source, str) or not isinstance(target, str):
+        raise PadirError(f"{where}: expected two texts", got=values, remedy="give strings")
+    if max(len(source), len(target)) > LONGEST_LINE:
+        raise too_long(where)
+    if _SURROGATE.search(source + target):
+        raise PadirError(f"{where}: expected text without surrogates", got=values, remedy="write whole characters")
+    return one_line(source), one_line(target)
+
+
+def parquet(path: Path, languages: tuple[str, str]) -> Pairs:
+    """Yields the pairs of a Parquet file; the columns of other names are not read."""
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as arrow  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        remedy = "pip install pyarrow, or write the pairs as JSON lines"
+        raise PadirError(f"{path} is a Parquet file, which needs the package pyarrow", remedy=remedy) from None
+    with readable(str(path), "Parquet"):
+        schema = arrow.read_schema(path)
+        columns = {name: name for name in schema.names}
+        if "translation" in columns and hasattr(schema.field("translation").type, "names"):
+            columns = {name: f"translation.{name}" for name in schema.field("translation").type.names}
+        places = _places(list(columns), languages, str(path))
+        source, target = (list(columns.values())[place] for place in places)
+        # As dictionaries, where a text that many rows share stands once.
+        file = arrow.ParquetFile(path, read_dictionary=[source, target])
+        for group in range(file.num_row_groups):
+            _check_row_group(file.metadata.row_group(group), {source, target}, path)
+        number = 0
+        for batch in file.iter_batches(columns=[source, target]):
+            table = pyarrow.Table.from_batches([batch]).flatten()
+            for values in zip(table[source], table[target], strict=True):
+                number += 1
+                yield _pair((values[0].as_py(), values[1].as_py()), f"{path}, row {number}")
+
+
+def _check_row_group(group: Any, names: set[str], path: Path) -> None:
+    """Refuses a row group whose columns of these names are not text or take too much memory."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    texts = [column for column in columns if column.path_in_schema in names and column.physical_type == "BYTE_ARRAY"]
+    if len(texts) != len(names):
+        raise PadirError(f"{path}: expected two columns of text, got other types", remedy="give strings")
+    most = min(_MOST_BYTES, max(_MOST_INFLATED, 100 * path.stat().st_size))
+    largest = max(column.total_uncompressed_size for column in texts)
+    if largest > most:
+        what = f"{path}: a column of a row group has {largest:,} bytes, more than {most:,}"
+        raise PadirError(what, remedy="write it with smaller row groups")
