@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from padir.data.markup import Pairs, one_line
 from padir.errors import PadirError
-from padir.text.languages import primary, same
+from padir.text.languages import closest
 from padir.text.lines import LONGEST_LINE, Metered, Reader, lines_of
 
 # Names of columns other than codes of languages.
@@ -41,17 +43,10 @@ def tsv(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
 def csv_text(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     """Yields the pairs of CSV, whose beginning determines its separator."""
     begin = file.peek().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").splitlines(keepends=True)[:50]
-    widths = {sign: [len(row) for row in _rows(csv.reader(begin, delimiter=sign))] for sign in ",;\t"}
-    # The separator that gives most lines the same number of columns, more than one, and if possible two.
-    sign = max(widths, key=lambda each: _evenness(widths[each]))
-    meter = Metered(None, f"{path}, row")
-
-    def fed() -> Iterator[str]:
-        for line in lines_of(file, path):
-            meter.take(len(line) + 1)
-            yield line + "\n"
-
-    reader = csv.reader(fed(), delimiter=sign, strict=True)
+    sign = max(",;\t", key=functools.partial(_evenness, begin))
+    meter = Metered(file, f"{path}, row")
+    lines = (meter.take(line + "\n") for line in lines_of(file, path))
+    reader = csv.reader(lines, delimiter=sign, strict=True)
     csv.field_size_limit(LONGEST_LINE)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
@@ -67,17 +62,13 @@ def csv_text(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     return _columns(rows(), languages, path, "columns of CSV")
 
 
-def _evenness(widths: list[int]) -> tuple[int, bool]:
+def _evenness(lines: Sequence[str], sign: str) -> tuple[int, bool]:
+    """Number of lines with as many columns as possible, more than one, and whether these are two."""
+    widths: list[int] = []
+    with contextlib.suppress(csv.Error):  # at the cut last row of a block
+        widths.extend(len(row) for row in csv.reader(lines, delimiter=sign) if row)
     most = max(widths, default=1)
     return (widths.count(most) if most > 1 else 0), most == 2
-
-
-def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
-    """The rows up to the first one that is no valid CSV, such as the cut last row of a block."""
-    try:
-        yield from (row for row in reader if row)
-    except csv.Error:
-        return
 
 
 def _columns(rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str], path: Path, how: str) -> Pairs:
@@ -117,13 +108,8 @@ def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] |
     names, found = [_bare(name.strip().lower()) for name in names], []
     codes = [_CODES.get(name, name.replace("_xx", "")) for name in names]
     for language, words in zip(languages, _SIDES, strict=True):
-        ways = (
-            [i for i, name in enumerate(names) if name == language.lower()],
-            [i for i, code in enumerate(codes) if same(code, language)],
-            [i for i, code in enumerate(codes) if primary(code) == primary(language)],
-            [i for i, name in enumerate(names) if name in words],
-        )
-        found.append(next((way for way in ways if way), []))
+        words = [i for i, name in enumerate(names) if name in words]
+        found.append(closest(names, language) or closest(codes, language) or words)
     if any(len(way) != 1 for way in found) or found[0] == found[1]:
         return None
     return found[0][0], found[1][0]

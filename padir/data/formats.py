@@ -106,7 +106,7 @@ def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     _check_names(group, languages)
     kind, path = group[0].kind, group[0].path
     if kind == "sgm":
-        pairs = markup.sgm([(file.path, file.lines()) for file in group], languages)
+        pairs = markup.sgm([(file.path, file.open) for file in group], languages)
     elif len(group) == 2:
         pairs = aligned(*((str(file.path), file.lines()) for file in group))
     elif kind == "parquet":

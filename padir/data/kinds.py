@@ -102,5 +102,7 @@ def parsed(text: str, make: Callable[[list[tuple[str, Any]]], Any] = dict) -> An
     """The value of a JSON text, with objects made of their keys and values; None if the text is not JSON."""
     try:
         return json.loads(text, object_pairs_hook=make)
+    except PadirError:
+        raise
     except (ValueError, RecursionError):
         return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import html
 import html.entities
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
-from padir.text.languages import primary, same
+from padir.text.languages import closest, primary
 from padir.text.lines import Metered, Reader, readable
 
 Pairs = Iterator[tuple[str, str]]
@@ -24,6 +24,7 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _SAFE: dict[str, Any] = {"resolve_entities": False, "no_network": True, "load_dtd": False}
 _UTF_16 = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*encoding\s*=\s*.utf-?16", re.IGNORECASE)
 _INLINE = ("seg", "hi", "sub")  # elements of TMX with text; what other elements hold are codes
+_LARGEST_SGM = 1 << 26  # maximum bytes of an SGM file, which is read as a whole
 _LONGEST_ENTITY = 64  # maximum number of characters of an entity that a file declares
 # Patterns of SGM; they never match in two ways, so that no text takes long.
 _TAG = re.compile(r"<(srcset|refset|tstset|doc|/?seg)\b([^>]*)>", re.IGNORECASE)
@@ -54,7 +55,9 @@ def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
                 text = "" if segment is None else _text(segment, entities, path, _INLINE)
                 texts.setdefault(code, one_line(text))
             found.update(texts)
-            source, target = (_of_language(texts, language) for language in languages)
+            codes = list(texts)
+            places = (closest(codes, language) for language in languages)
+            source, target = (texts[codes[place[0]]] if place else "" for place in places)
             if source or target:
                 pairs += bool(source and target)
                 yield source, target
@@ -71,37 +74,30 @@ def _elements(file: Reader, path: Path, name: str) -> Iterator[tuple[Any, dict[s
     meter = Metered(file, f"{path}, <{name}>")
     entities: dict[str, str | None] = {}
     with readable(str(path), "XML"):
-        for _, element in etree.iterparse(meter, tag=f"{{*}}{name}", encoding=_encoding(file), **_SAFE):
-            entities = entities or html.entities.html5 | _declared(element.getroottree().docinfo.internalDTD)
-            yield element, entities
-            meter.begin()
-            element.clear()
-            for parent in element.iterancestors():
-                del parent[:-1]
+        try:
+            for _, element in etree.iterparse(meter, tag=f"{{*}}{name}", encoding=_encoding(file), **_SAFE):
+                entities = entities or html.entities.html5 | _declared(element.getroottree().docinfo.internalDTD)
+                yield element, entities
+                meter.begin()
+                element.clear()
+                for parent in element.iterancestors():
+                    del parent[:-1]
+        except etree.XMLSyntaxError as error:  # its own message lacks what came before
+            raise ValueError(*(f"{entry.message}, line {entry.line}" for entry in error.error_log[-1:])) from None
 
 
 def _declared(dtd: Any) -> dict[str, str | None]:
     """The entities that a file declares; None for those that hold markup, other entities, files or long text."""
-    contents = {} if dtd is None else {entity.name: entity.content for entity in dtd.iterentities()}
-    return {
-        f"{name};": text if text and len(text) <= _LONGEST_ENTITY and not {*"&<"} & {*text} else None
-        for name, text in contents.items()
-    }
+    return {} if dtd is None else {f"{entity.name};": _plain(entity.content) for entity in dtd.iterentities()}
+
+
+def _plain(text: str | None) -> str | None:
+    return text if text and len(text) <= _LONGEST_ENTITY and not re.search("[&<]", text) else None
 
 
 def _encoding(file: Reader) -> str | None:
     """The encoding of XML whose declaration is wrong: readers refuse UTF-16, so the text was converted to UTF-8."""
     return "utf-8" if _UTF_16.match(file.peek()) else None
-
-
-def _of_language(texts: dict[str, str], language: str) -> str:
-    """The text under the code itself, else under another code or another region of its language, else ""."""
-    ways = (
-        lambda code: code.lower() == language.lower(),
-        lambda code: same(code, language),
-        lambda code: primary(code) == primary(language),
-    )
-    return next((texts[code] for way in ways for code in texts if way(code)), "")
 
 
 def _text(segment: Any, entities: dict[str, str | None], path: Path, inline: Sequence[str] = ()) -> str:
@@ -141,59 +137,46 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
             yield from _by_key(sides[0], sides[1], where)
 
 
-def sgm(files: Sequence[tuple[Path, Iterable[str]]], languages: tuple[str, str]) -> Pairs:
-    """Yields the pairs of two SGM files, given as paths and lines."""
-    sides = [_segments(path, lines, language) for (path, lines), language in zip(files, languages, strict=True)]
+def sgm(files: Sequence[tuple[Path, Callable[[], Reader]]], languages: tuple[str, str]) -> Pairs:
+    """Yields the pairs of two SGM files, given as paths and functions that open them."""
+    sides = [_segments(begin(), path, language) for (path, begin), language in zip(files, languages, strict=True)]
     yield from _by_key(sides[0], sides[1], " and ".join(str(path) for path, _ in files))
 
 
-def _segments(path: Path, lines: Iterable[str], language: str) -> Segments:
+def _segments(file: Reader, path: Path, language: str) -> Segments:
     """The segments of an SGM file, which need not be well-formed XML: a lone & is allowed."""
+    with file, readable(str(path), "SGM"):
+        content = file.read(_LARGEST_SGM + 1).decode("utf-8-sig")
+        if file.peek():
+            what = f"{path}: more than {_LARGEST_SGM:,} bytes are too many for a test set"
+            raise PadirError(what, remedy="give its sentences as plain text")
     segments: Segments = {}
     document = ""
     number: str | None = None  # of the segment that has begun
-    for tag, attributes, text in _tags(path, lines):
-        values = {a[1].lower(): a[2] or a[3] or a[4] or "" for a in _ATTRIBUTE.finditer(attributes)}
-        if (tag == "/seg") != (number is not None):
-            raise PadirError(f"{path}: <{tag}> after segment {number or 'none'}", remedy="close each <seg> by </seg>")
+    end = 0  # of the last tag
+    for tag in _TAG.finditer(content, 0, content.rfind(">") + 1):
+        attributes = {a[1].lower(): a[2] or a[3] or a[4] or "" for a in _ATTRIBUTE.finditer(tag[2])}
+        kind = tag[1].lower()
+        if (kind == "/seg") != (number is not None):
+            raise PadirError(f"{path}: <{kind}> after segment {number or 'none'}", remedy="close each <seg> by </seg>")
         if number is not None:
             if (document, number) in segments:
                 raise PadirError(f"{path} has segment {number} of document {document} twice", remedy=_ONCE)
-            text = _ENTITY.sub(lambda entity: html.unescape(entity[0]) or entity[0], text)
-            segments[document, number] = one_line(text)
+            text = content[end : tag.start()]
+            segments[document, number] = one_line(_ENTITY.sub(lambda it: html.unescape(it[0]) or it[0], text))
             number = None
-        elif tag == "seg":
-            number = values.get("id", "")
-        elif tag == "doc":
-            document = values.get("docid", "")
+        elif kind == "seg":
+            number = attributes.get("id", "")
+        elif kind == "doc":
+            document = attributes.get("docid", "")
         else:
-            code = values.get("srclang" if tag == "srcset" else "trglang", "any").lower()
+            code = attributes.get("srclang" if kind == "srcset" else "trglang", "any").lower()
             if code != "any" and primary(code) != primary(language):
                 raise PadirError(f"{path} is in {code}", remedy=f"give a file in {language}, and the source first")
+        end = tag.end()
     if number is not None:
         raise PadirError(f"{path} ends inside segment {number}", remedy="fetch it again")
     return segments
-
-
-def _tags(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields the tags of SGM with their attributes, and the text between each tag and the one before it."""
-    meter = Metered(None, f"{path}, segment")
-    before: list[str] = []  # text since the last tag
-    held: list[str] = []  # its end, where a tag may have begun
-    for line in lines:
-        meter.take(len(line) + 1)
-        held.append(line + "\n")
-        if ">" in line:
-            text = "".join(held)
-            end = 0
-            for tag in _TAG.finditer(text):
-                yield tag[1].lower(), tag[2], "".join(before) + text[end : tag.start()]
-                before.clear()
-                meter.begin()
-                end = tag.end()
-            cut = text.rindex(">") + 1
-            before.append(text[end:cut])
-            held = [text[cut:]]
 
 
 def _by_key(sources: Segments, targets: Segments, where: str) -> Pairs:

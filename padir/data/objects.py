@@ -23,13 +23,10 @@ _MOST_INFLATED = 1 << 26
 
 def json_lines(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     """Yields the pairs of JSON objects, one a line."""
-    twice: list[str] = []
     for number, line in enumerate(lines_of(file, path), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            record = parsed(line, functools.partial(_record, twice))
-            if twice:
-                raise PadirError(f"{where}: the key {twice[0]!r} stands twice in one object", remedy="leave one out")
+            record = parsed(line, functools.partial(_record, where))
             if not isinstance(record, dict):
                 raise PadirError(f"{where}: not a JSON object", remedy="give one object a line, with both languages")
             if isinstance(record.get("translation"), dict):
@@ -39,12 +36,12 @@ def json_lines(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
             yield _pair((values[source], values[target]), where)
 
 
-def _record(twice: list[str], items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; adds keys that stand in it twice to `twice`."""
+def _record(where: str, items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no key stands twice."""
     record = dict(items)
     if len(record) < len(items):
-        counts = collections.Counter(name for name, _ in items)
-        twice += [name for name, count in counts.items() if count > 1]
+        name = collections.Counter(name for name, _ in items).most_common(1)[0][0]
+        raise PadirError(f"{where}: the key {name!r} stands twice in one object", remedy="leave one out")
     return record
 
 
@@ -73,25 +70,24 @@ def _pair(values: tuple[Any, Any], where: str) -> tuple[str, str]:
 def parquet(path: Path, languages: tuple[str, str]) -> Pairs:
     """Yields the pairs of a Parquet file; the columns of other names are not read."""
     try:
-        import pyarrow  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet as arrow  # pyright: ignore[reportMissingImports]
     except ImportError:
         remedy = "pip install pyarrow, or write the pairs as JSON lines"
         raise PadirError(f"{path} is a Parquet file, which needs the package pyarrow", remedy=remedy) from None
     with readable(str(path), "Parquet"):
-        schema = arrow.read_schema(path)
-        columns = {name: name for name in schema.names}
-        if "translation" in columns and hasattr(schema.field("translation").type, "names"):
-            columns = {name: f"translation.{name}" for name in schema.field("translation").type.names}
+        file = arrow.ParquetFile(path)
+        columns = {name: name for name in file.schema_arrow.names}
+        if "translation" in columns and hasattr(nested := file.schema_arrow.field("translation").type, "names"):
+            columns = {name: f"translation.{name}" for name in nested.names}
         places = _places(list(columns), languages, str(path))
         source, target = (list(columns.values())[place] for place in places)
-        # As dictionaries, where a text that many rows share stands once.
-        file = arrow.ParquetFile(path, read_dictionary=[source, target])
         for group in range(file.num_row_groups):
             _check_row_group(file.metadata.row_group(group), {source, target}, path)
+        # As dictionaries, where a text that many rows share stands once.
+        file = arrow.ParquetFile(path, read_dictionary=[source, target])
         number = 0
-        for batch in file.iter_batches(columns=[source, target]):
-            table = pyarrow.Table.from_batches([batch]).flatten()
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=[source, target]).flatten()
             for values in zip(table[source], table[target], strict=True):
                 number += 1
                 yield _pair((values[0].as_py(), values[1].as_py()), f"{path}, row {number}")
@@ -101,10 +97,8 @@ def _check_row_group(group: Any, names: set[str], path: Path) -> None:
     """Refuses a row group whose columns of these names are not text or take too much memory."""
     columns = [group.column(i) for i in range(group.num_columns)]
     texts = [column for column in columns if column.path_in_schema in names and column.physical_type == "BYTE_ARRAY"]
-    if len(texts) != len(names):
-        raise PadirError(f"{path}: expected two columns of text, got other types", remedy="give strings")
+    sizes = [column.total_uncompressed_size for column in texts]
     most = min(_MOST_BYTES, max(_MOST_INFLATED, 100 * path.stat().st_size))
-    largest = max(column.total_uncompressed_size for column in texts)
-    if largest > most:
-        what = f"{path}: a column of a row group has {largest:,} bytes, more than {most:,}"
-        raise PadirError(what, remedy="write it with smaller row groups")
+    if len(sizes) != len(names) or max(sizes) > most:
+        expected = f"two columns of text with at most {most:,} bytes in a row group"
+        raise PadirError(f"{path}: expected {expected}", got=sizes, remedy="write strings, in smaller row groups")

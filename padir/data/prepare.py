@@ -14,19 +14,15 @@ A prepared folder holds
 
 from __future__ import annotations
 
-import array
 import collections
 import contextlib
 import dataclasses
 import hashlib
-import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from padir import checks
+from padir.data.audit import Audit
 from padir.data.formats import Corpus
 from padir.data.prepared import (
     VOCABULARY,
@@ -48,20 +44,11 @@ from padir.reporting.patience import progress_bar
 from padir.storage.folders import atomic_folder, remove_leftovers, vacant
 from padir.storage.manifest import file_sums
 from padir.text.ids import EOS
-from padir.text.languages import UNSPACED, is_foreign, same, script
 from padir.text.spans import NUM_PLACEHOLDERS, with_marks
 from padir.text.tokenizer import Tokenizer
 
 _ENCODE_BATCH = 1024  # maximum number of pairs whose tokens are in memory at once
 _MOST_CHARACTERS = 1 << 22  # maximum number of characters of these pairs; long lines come in smaller batches
-_WARN_SHARE = 0.05  # share of pairs that a filter would drop, from which a warning names the filter
-_WARN_RATIO = 3.0  # ratio of the numbers of tokens of two sides
-_WORD_PAIRS = 10_000  # pairs of a corpus whose words are counted
-_ENOUGH_WORDS = 50  # words on each side that are enough to tell whether their language is the same
-_ALIKE = 0.9  # cosine of the counts of words of two sides
-_WORD = re.compile(r"[^\W\d_]+")
-
-_log = logging.getLogger("padir")
 
 
 def prepare(
@@ -227,88 +214,3 @@ def _batches(pairs: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-class Audit:
-    """Filters for the pairs of a training split, and counts for warnings about all splits."""
-
-    def __init__(self, languages: tuple[str, str], drop: tuple[str, ...] = ()):
-        self._scripts = tuple(script(language) for language in languages)
-        self._by_character = tuple(each in UNSPACED for each in self._scripts)
-        self._told_apart = not same(*languages)
-        self._drop = drop
-        self._seen: set[int] = set()  # filled only where duplicates are dropped
-        self._train = np.zeros(0, np.int64)
-
-    def begin(self, split: str) -> None:
-        """Begins a split; training comes first."""
-        self._split, self._read = split, 0
-        self._hashes = array.array("q")
-        self._found: collections.Counter[str] = collections.Counter()
-        self._words: dict[str, tuple[collections.Counter[str], collections.Counter[str]]] = {}
-        self._counted: collections.Counter[str] = collections.Counter()
-
-    def reason_to_drop(self, corpus: str, pair: tuple[str, str], lengths: tuple[int, int]) -> str | None:
-        """The first filter that drops a pair of a corpus, or None; `lengths` are numbers of tokens with EOS."""
-        self._read += 1
-        source, target = pair[0].strip(), pair[1].strip()
-        hashed = int.from_bytes(hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest(), signed=True)
-        self._hashes.append(hashed)
-        if self._counted[corpus] < _WORD_PAIRS:
-            self._counted[corpus] += 1
-            for counts, text, by_character in zip(
-                self._words.setdefault(corpus, (collections.Counter(), collections.Counter())),
-                (source, target),
-                self._by_character,
-                strict=True,
-            ):
-                counts.update(text if by_character else _WORD.findall(text.lower()))
-        if self._split != "train" or not source or not target:
-            return None
-        found = []
-        if source == target:
-            found.append("equal")
-        if any(map(is_foreign, (source, target), self._scripts)):
-            found.append("script")
-        if max(lengths) > _WARN_RATIO * min(lengths):
-            found.append("ratio")
-        self._found.update(found)
-        if "duplicate" in self._drop:
-            if hashed in self._seen:
-                return "duplicate"
-            self._seen.add(hashed)
-        return next((name for name in found if name in self._drop), None)
-
-    def end(self, max_length_ratio: float | None) -> None:
-        """Ends a split; warns of pairs that filters would have dropped, and of other problems with its pairs."""
-        hash_N = np.frombuffer(self._hashes, np.int64)
-        for corpus, counts in self._words.items():
-            if self._told_apart and _alike(*counts):
-                _log.warning("%s: both sides of %s look like one language: check its files", self._split, corpus)
-        if self._split != "train":
-            known = int(np.isin(hash_N, self._train).sum())
-            if known:
-                _log.warning("%s: %s of %s pairs are also in train", self._split, f"{known:,}", f"{self._read:,}")
-            return
-        self._train = np.unique(hash_N)
-        self._found["duplicate"] = len(hash_N) - len(self._train)
-        about = {
-            "duplicate": ("come more than once", "--dedupe"),
-            "equal": ("have equal sides", "--set drop=equal"),
-            "script": ("are not in the script of their language", "--set drop=script"),
-            "ratio": (f"have lengths with a ratio above {_WARN_RATIO:g}", "--set max_length_ratio=3"),
-        }
-        for name, (what, remedy) in about.items():
-            active = name in self._drop or (name == "ratio" and max_length_ratio is not None)
-            if not active and self._found[name] > _WARN_SHARE * self._read:
-                share = f"{100 * self._found[name] / self._read:.0f} %"
-                _log.warning("train: %s of the pairs %s: %s drops them", share, what, remedy)
-
-
-def _alike(source: collections.Counter[str], target: collections.Counter[str]) -> bool:
-    """True if two texts share so many words that they must be in one language."""
-    if min(source.total(), target.total()) < _ENOUGH_WORDS:
-        return False
-    product = sum(count * target[word] for word, count in source.items())
-    norms = [sum(count * count for count in counts.values()) for counts in (source, target)]
-    return product > _ALIKE * (norms[0] * norms[1]) ** 0.5

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gzip
 import itertools
 import re
-import tarfile
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
 from padir.data import markup
-from padir.data.formats import Corpus, Text, aligned, corpora, lines_of
+from padir.data.archives import matches, members
+from padir.data.formats import Corpus, Text, aligned, corpora
 from padir.data.markup import Pairs
 from padir.data.sources import SPLITS, PathLike
 from padir.errors import PadirError, nearest
-from padir.text.lines import Reader, open_bytes, readable
+from padir.text.lines import lines_of, open_bytes
 
 
 class Part(NamedTuple):
@@ -190,7 +188,7 @@ class Recipe:
         found: dict[str, Path] = {}
         for path in self._files:
             plain = path.with_suffix("") if path.suffix in _COMPRESSED else path
-            if any(_matches(each, pattern) for each in (path, plain)):
+            if any(matches(each, pattern) for each in (path, plain)):
                 if plain.name in found:
                     raise PadirError(f"{path} is there twice, also as {found[plain.name]}", remedy="remove one")
                 found[plain.name] = path
@@ -250,37 +248,10 @@ class Recipe:
         if paths := self._find(pattern):
             opened = ((str(path), open_bytes(path)) for path in paths)
         else:
-            opened = _members(self._find(part.file)[0], pattern, part.origin)
+            opened = members(self._find(part.file)[0], pattern, part.origin)
         for name, file in opened:
             with file:
                 if pattern.endswith(".sgm"):
                     yield name, (segment[1] for line in lines_of(file, name) if (segment := _SEGMENT.match(line)))
                 else:
                     yield name, lines_of(file, name, verbatim=True)
-
-
-def _matches(path: PurePath, pattern: str) -> bool:
-    return path.match(pattern) and not path.name.startswith(".")  # macOS adds such files to archives
-
-
-def _members(archive: Path, pattern: str, origin: str) -> Iterator[tuple[str, Reader]]:
-    """Opens the members of an archive whose names match, one after the other; those of a zip file by name."""
-    found = False
-    with readable(None, str(archive)):
-        if archive.suffix == ".zip":
-            with zipfile.ZipFile(archive) as file:
-                for name in sorted(name for name in file.namelist() if _matches(PurePath(name), pattern)):
-                    found = True
-                    yield f"{archive}, {name}", Reader(file.open(name), "zip")
-        else:
-            # In one pass and to the end, where gzip's checksum is.
-            with gzip.open(archive) as unzipped, tarfile.open(fileobj=unzipped, mode="r|") as file:
-                for member in file:
-                    content = file.extractfile(member) if _matches(PurePath(member.name), pattern) else None
-                    if content is not None:
-                        found = True
-                        yield f"{archive}, {member.name}", Reader(content, "tar")
-                while unzipped.read(1 << 20):
-                    pass
-    if not found:
-        raise PadirError(f"{archive} has no {pattern}", remedy=f"fetch {origin}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from padir.errors import PadirError
@@ -76,6 +76,18 @@ def same(one: str, other: str) -> bool:
     (True, False)
     """
     return one == other or (parsed(one) is not None and parsed(one) == parsed(other))
+
+
+def closest(codes: Sequence[str], language: str) -> list[int]:
+    """Places of the code itself; without it, of other codes of a language, or else of its other regions and scripts.
+
+    >>> closest(["fr", "de-AT", "de_CH"], "de"), closest(["deu", "de-AT"], "de"), closest(["fr"], "de")
+    ([1, 2], [0], [])
+    """
+    for fits in (str.__eq__, same, lambda one, other: primary(one) == primary(other)):
+        if places := [i for i, code in enumerate(codes) if fits(code, language)]:
+            return places
+    return []
 
 
 def distant(one: str, other: str) -> bool:

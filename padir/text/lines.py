@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
+from typing import IO, Any, AnyStr, NamedTuple, Protocol, runtime_checkable
 
 from padir.errors import PadirError, first_line
 
@@ -247,11 +247,10 @@ class Metered:
     """A file whose reader says where a unit begins, such as a row; units above `LONGEST_LINE` are refused.
 
     Args:
-      file: the file that `read` reads; None if its user counts what it takes.
       name: the name of the file and of a unit in messages, such as "a.csv, row".
     """
 
-    def __init__(self, file: Reader | None, name: str):
+    def __init__(self, file: Reader, name: str):
         self._file, self._name = file, name
         self._units = 0
         self.begin()
@@ -263,15 +262,14 @@ class Metered:
 
     def read(self, size: int) -> bytes:
         """Reads at most `size` bytes of the file, as a part of the unit."""
-        part = self._file.read(size) if self._file else b""
-        self.take(len(part))
-        return part
+        return self.take(self._file.read(size))
 
-    def take(self, size: int) -> None:
-        """Counts bytes or characters of the unit."""
-        self._left -= size
+    def take(self, part: AnyStr) -> AnyStr:
+        """Returns a part of the unit, which somebody read; it counts."""
+        self._left -= len(part)
         if self._left < 0:
             raise too_long(f"{self._name} {self._units:,}")
+        return part
 
 
 def lines_of(file: Reader, path: object, *, verbatim: bool = False) -> Iterator[str]:

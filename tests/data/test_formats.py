@@ -32,9 +32,9 @@ def sgm(side, kind="srcset", language="any"):
     return f'<{kind} setid="t" {name}="{language}">\n<DOC docid="a">\n<p>{segments}</p></DOC>\n</{kind}>\n'
 
 
-def as_csv(rows, delimiter=","):
+def as_csv(rows, delimiter=",", quoting=csv.QUOTE_MINIMAL):
     out = io.StringIO()
-    csv.writer(out, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    csv.writer(out, delimiter=delimiter, lineterminator="\n", quoting=quoting).writerows(rows)
     return out.getvalue()
 
 
@@ -61,6 +61,8 @@ READ = {
     "two columns": {"a.tsv": TSV},
     "comments before the root": {"a.xml": wmt().replace("?>", "?>" + 60 * "<!--x-->")},
     "two columns without a telling name": {"a.txt": TSV},
+    "columns in quotes": {"a.tsv": as_csv(PAIRS, "\t", csv.QUOTE_ALL)},
+    "a header above columns in quotes": {"a.txt": "de\ten\n" + as_csv(PAIRS, "\t", csv.QUOTE_ALL)},
     "a header of languages": {"a.tsv": "de\ten\n" + TSV},
     "a header with more columns": {"a.tsv": "id\ttarget\tsource\n" + "".join(f"1\t{t}\t{s}\n" for s, t in PAIRS)},
     "CSV": {"a.csv": as_csv(PAIRS)},
@@ -124,6 +126,11 @@ def test_a_first_line_that_looks_like_a_header_is_told(tmp_path, caplog):
     assert list(source_of(tmp_path, {"b.tsv": TSV}).pairs("train")) == PAIRS and not caplog.text
 
 
+def test_quotes_of_the_text_stay(tmp_path):
+    text = f'"eins"\t"one"\n"zwei"\ttwo\n{TSV}'
+    assert list(source_of(tmp_path, {"a.tsv": text}).pairs("train"))[0] == ('"eins"', '"one"')
+
+
 def test_separators_of_unicode_are_text(tmp_path):
     text = "eins\u2028noch\x85eins\tone\u2029\n"
     assert list(source_of(tmp_path, {"a.tsv": text}).pairs("train")) == [("eins\u2028noch\x85eins", "one\u2029")]
@@ -153,12 +160,36 @@ def test_a_unit_without_a_side_is_an_empty_one(tmp_path):
     assert list(source_of(tmp_path, {"a.tmx": tmx(units)}).pairs("train")) == [("eins", ""), ("zwei drei", "two three")]
 
 
-def test_no_entity_is_expanded_and_no_file_read(tmp_path):
-    (tmp_path / "secret").write_text("secret")
-    entity = f'<!DOCTYPE tmx [<!ENTITY x SYSTEM "file://{tmp_path / "secret"}"><!ENTITY y "{"lol" * 99}">]>'
-    text = tmx([(("de", "eins &x; &y;"), ("en", "one"))]).replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', entity)
-    ((german, _),) = source_of(tmp_path, {"a.tmx": text}).pairs("train")
-    assert "secret" not in german and "lol" not in german
+def test_entities_are_their_characters(tmp_path):
+    declared = '<!DOCTYPE tmx SYSTEM "x.dtd" [<!ENTITY firm "Müller KG"><!ENTITY eacute "&#233;">]>'
+    text = tmx([(("de", "Caf&eacute; <hi>f&uuml;r</hi> &amp;eacute; &#8364;"), ("en", "&firm;&hellip;"))])
+    for name, doctype in (("a", '<!DOCTYPE tmx SYSTEM "tmx14.dtd" [<!ENTITY firm "Müller KG">]>'), ("b", declared)):
+        files = {f"{name}.tmx": text.replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', doctype)}
+        assert list(source_of(tmp_path, files).pairs("train")) == [("Café für &eacute; €", "Müller KG…")]
+    xml = '<!DOCTYPE dataset SYSTEM "x.dtd">' + wmt().replace(PAIRS[0][1], "caf&eacute;").partition("?>")[2]
+    assert next(source_of(tmp_path, {"a.xml": xml}).pairs("train"))[1] == "café"
+    tags = {"s.sgm": "<srcset><seg>a &eacute;&#999999999;&x;&#1;&#128;</seg>", "r.sgm": "<refset><seg>b</seg>"}
+    assert list(source_of(tmp_path, tags).pairs("train")) == [("a é&#999999999;&x;&#1;€", "b")]
+
+
+LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 30))
+
+
+@pytest.mark.parametrize(
+    ("declared", "name"),
+    [
+        ("", "nothing"),
+        (f'<!ENTITY x "{"lol" * 99}">', "x"),
+        ('<!ENTITY x "a<b/>c">', "x"),
+        ('<!ENTITY eacute SYSTEM "file:///dev/zero">', "eacute"),
+        (f'<!ENTITY l0 "lol">{LAUGHS}', "l1"),
+    ],
+)
+def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
+    doctype = f'<!DOCTYPE tmx SYSTEM "tmx14.dtd" [{declared}]>'
+    text = tmx([(("de", f"eins &{name};"), ("en", "one"))]).replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', doctype)
+    with pytest.raises(PadirError, match=f"a.tmx, line 1: the entity &{name}; has no plain text: write"):
+        list(source_of(tmp_path, {"a.tmx": text}).pairs("train"))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +197,6 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
     [
         ({"a.pdf": b"%PDF-1.7\n"}, "a.pdf is a PDF file"),
         ({"a.docx": b"PK\3\4 word/"}, "a zip archive, as docx"),
-        ({"a.parquet": b"PAR1\0\0PAR1"}, "a.parquet is a Parquet file, which needs the package pyarrow: pip install"),
-        ({"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}, "is a zstd file, which needs the package backports.zstd: pip install"),
         ({"a.tsv": TSV.encode("utf-16")}, "a.tsv is UTF-16 text: convert it with iconv -f UTF-16"),
         ({"a.tsv": TSV.encode("utf-16-le")}, "a.tsv is UTF-16 text"),
         ({"a.bin": bytes(range(256)) * 9}, "a.bin is a binary file"),
@@ -189,7 +218,13 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),
         ({"a.jsonl": '{"de": "a", "en": "b"}\n{"de": "a"'}, "line 2: not a JSON object"),
         ({"a.jsonl": '{"fr": "a", "it": "b"}\n'}, "line 1: expected one text in de and one in en, got the keys fr, it"),
-        ({"a.jsonl": '{"de": "a", "en": 3}\n'}, "line 1: expected two texts, got .'a', 3"),
+        *(
+            (
+                {"a.jsonl": f'{{"de": "a", "en": null}}\n{{"de": "a", "en": {value}}}\n'},
+                "line 2: expected two texts, got",
+            )
+            for value in ("3", "0", "false", "true", "[]", "{}", "0.0")
+        ),
         ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: .* without surrogates"),
         (
             {"a.jsonl": '{"de": "a", "de": "b", "en": "c"}\n'},
@@ -200,12 +235,20 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
         ({"a.tsv": "a\tb\na\tb\tc\n"}, "a.tsv, line 2: expected 2 columns separated by a tab, got 3"),
         ({"a.tmx": tmx([(("fr", "un"), ("it", "uno"))])}, "no pair in de and en, but fr, it"),
-        ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is damaged XML"),
+        ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is not a whole XML file"),
+        (
+            {"a.tmx": "<tmx>\n<tu>caf&eacute;</tu></tmx>"},
+            "a.tmx is not a whole XML .*Entity 'eacute' not defined, line 2",
+        ),
         ({"a.xml": wmt(ref="fr")}, "document 'a': expected a <ref> in en, got one in fr"),
         ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "do not match .a 3, a 4"),
         ({"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset") * 2}, "segment 1 of document a twice"),
         ({"a.xml": wmt().replace('id="2"', 'id="1"')}, "document 'a' has a segment of <src> twice"),
         ({"ref.sgm": sgm(1, language="en"), "src.sgm": sgm(0)}, "ref.sgm is in en: give a file in de"),
+        ({"s.sgm": "<srcset><seg id='1'>eins<seg id='2'>", "r.sgm": ""}, "s.sgm: <seg> after segment 1"),
+        ({"s.sgm": "<srcset>eins</seg>", "r.sgm": ""}, "s.sgm: </seg> after segment none"),
+        ({"s.sgm": "<srcset><seg id='1'>eins", "r.sgm": ""}, "s.sgm ends inside segment 1"),
+        ({"s.sgm": b"<srcset><seg>\xff</seg>", "r.sgm": ""}, "s.sgm is not a whole SGM file"),
         ({"src.sgm": sgm(0)}, "src.sgm has one side of a corpus .SGM."),
         ({"a.de": PLAIN[0], "a.tsv": TSV}, "a.de has one side of a corpus .lines without tabs."),
         ({"a.tsv": TSV, "b.tsv": ""}, "b.tsv is empty"),
@@ -225,15 +268,48 @@ def test_names_that_fit_the_languages_or_none_are_read(tmp_path, names):
     assert len(list(source_of(tmp_path, dict(zip(names, PLAIN, strict=True))).pairs("train"))) > 1
 
 
-@pytest.mark.parametrize("nested", [True, False])
-def test_parquet_is_read_where_pyarrow_is(tmp_path, monkeypatch, nested):
-    records = [{"translation": {"de": s, "en": t}} if nested else {"en": t, "de": s} for s, t in PAIRS]
-    batches = [types.SimpleNamespace(to_pylist=lambda: records)]
-    parquet = types.SimpleNamespace(ParquetFile=lambda path: types.SimpleNamespace(iter_batches=lambda: batches))
-    arrow = types.SimpleNamespace(parquet=parquet, ArrowException=KeyError)
-    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
-    assert list(source_of(tmp_path, {"a.parquet": b"PAR1"}).pairs("train")) == PAIRS
+@pytest.mark.parametrize(
+    ("name", "content", "package"),
+    [("a.parquet", b"PAR1\0\0PAR1", "pyarrow"), ("a.tsv.zst", b"\x28\xb5\x2f\xfd\0", "backports.zstd")],
+)
+def test_a_missing_package_is_named(tmp_path, monkeypatch, name, content, package):
+    for module in ("pyarrow", "pyarrow.parquet", "compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(PadirError, match=f"{name} is a .* file, which needs the package {package}: pip install"):
+        list(source_of(tmp_path, {name: content}).pairs("train"))
+
+
+class TestParquet:
+    def pairs(self, tmp_path, columns, **how):
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet", **how)
+        return list(ParallelText("mine", "de", "en", train=tmp_path / "a.parquet").pairs("train"))
+
+    def test_columns_are_found_by_their_names(self, tmp_path):
+        sources, targets = map(list, zip(*PAIRS, strict=True))
+        rows = [{"de": source, "en": target} for source, target in PAIRS]
+        for columns in (
+            {"id": [1, 2, 3], "en": targets, "de": sources},
+            {"translation": rows},
+            {"translation": targets, "source": sources},
+        ):
+            assert self.pairs(tmp_path, columns, row_group_size=2) == PAIRS
+        assert self.pairs(tmp_path, {"de": ["a", None], "en": ["b", "c"]}, use_dictionary=False)[1] == ("", "c")
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"de": ["a", "b"], "en": ["c", "x" * 9_000_000]}, "a.parquet, row 2: more than 8,388,608 bytes"),
+            ({"de": ["a"], "en": ["x" * 70_000_000]}, "expected two columns of text with at most 67,108,864 bytes"),
+            ({"de": [1], "en": ["x"]}, "expected two columns of text"),
+            ({"de": [["a"]], "en": ["x"]}, "expected two columns of text"),
+            ({"de": ["a"], "en": [b"\xff"]}, "a.parquet, row 1: expected two texts, got"),
+            ({"fr": ["a"], "en": ["x"]}, "expected one text in de and one in en, got the keys fr, en"),
+        ],
+    )
+    def test_what_is_no_sentence_is_refused(self, tmp_path, columns, message):
+        with pytest.raises(PadirError, match=message):
+            self.pairs(tmp_path, columns, compression="zstd")
 
 
 def test_zstd_is_read_where_a_module_is(tmp_path, monkeypatch):
@@ -243,7 +319,7 @@ def test_zstd_is_read_where_a_module_is(tmp_path, monkeypatch):
 
 
 def test_xml_in_another_encoding_than_it_says_is_damaged(tmp_path):
-    with pytest.raises(PadirError, match="a.xml is damaged XML"):
+    with pytest.raises(PadirError, match="a.xml is not a whole XML file"):
         list(source_of(tmp_path, {"a.xml": b"<dataset><doc>\xff</doc></dataset>"}).pairs("train"))
 
 
