@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+_LONGEST = 4_000  # maximum number of characters of a message without its remedy
+
 
 class PadirError(ValueError):
     """Error for bad input; its message says what was wrong, what was expected and got, and what to do.
@@ -30,6 +32,8 @@ class PadirError(ValueError):
         message = self.what if self.expected is None else f"{self.what} must be {self.expected}"
         if self.got is not ...:
             message += f", got {self.got!r}"
+        if len(message) > _LONGEST:  # with names or text from a file
+            message = f"{message[:_LONGEST]} ..."
         return f"{message}: {self.remedy}" if self.remedy else message
 
 

@@ -91,8 +91,8 @@ class Audit:
             active = name in self._drop or (name == "ratio" and max_length_ratio is not None)
             count = self._found[name]
             if not active and count > _WARN_SHARE * self._read:
-                share = f"{100 * count / self._read:.0f} %, {count:,} of {self._read:,}"
-                _log.warning("train: %s of the pairs %s: %s", share, what, remedy)
+                share = f"{count:,} of {self._read:,} pairs ({100 * count / self._read:.0f} %)"
+                _log.warning("train: %s %s: %s", share, what, remedy)
 
     def _check_languages(self) -> None:
         """Warns of sides with more than twice as many lines in another language as in their own."""

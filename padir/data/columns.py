@@ -29,6 +29,7 @@ _ENGLISH = (
 _CODES: dict[str, str] = dict(zip(_ENGLISH[::2], _ENGLISH[1::2], strict=True))
 # Words in the names of columns that say nothing about the side.
 _FILLER = re.compile(r"(?:^|[\W_]+)(?:text|sentence|string)s?(?=[\W_]|$)")
+_LONGEST_NAME = 100  # characters of a name that are read
 _MOST_NAMES = 1_000  # maximum number of columns among which names are looked for
 
 _log = logging.getLogger("padir")
@@ -105,7 +106,7 @@ def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] |
     """
     if len(names) > _MOST_NAMES:
         return None
-    names, found = [_bare(name.strip().lower()) for name in names], []
+    names, found = [_bare(name[:_LONGEST_NAME].strip().lower()) for name in names], []
     codes = [_CODES.get(name, name.replace("_xx", "")) for name in names]
     for language, words in zip(languages, _SIDES, strict=True):
         words = [i for i, name in enumerate(names) if name in words]

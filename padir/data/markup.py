@@ -39,7 +39,8 @@ def one_line(text: str) -> str:
     >>> one_line(" Guten\\r\\n  Morgen! ")
     'Guten Morgen!'
     """
-    return re.sub(r"[ \t]*[\r\n][ \t\r\n]*", " ", text.strip(" \t\r\n"))
+    parts = (part.strip(" \t") for part in text.replace("\r", "\n").split("\n"))
+    return " ".join(filter(None, parts))
 
 
 def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
