@@ -11,7 +11,9 @@ the gin file with `from __gin__ import dynamic_registration` and import every mo
 from __future__ import annotations
 
 import contextlib
+import graphlib
 import inspect
+import io
 import re
 import tokenize
 import typing
@@ -29,7 +31,7 @@ from padir.data.prepared import Mixture
 from padir.data.sources import ParallelText
 from padir.decoding.options import Decoding
 from padir.distributed.sharding import Sharding
-from padir.errors import PadirError, nearest
+from padir.errors import PadirError, listed, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
 from padir.refinement.strategies import STRATEGIES
@@ -57,8 +59,12 @@ def _name(item: Callable[..., Any]) -> str:
 _REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module="padir") for item in CONFIGURABLES}
 _ITEMS = {f"padir.{_name(item)}": item for item in CONFIGURABLES}
 _UNBOUND = object()
-_MOST_BYTES, _MOST_VALUES = 65_536, 10_000  # of a gin file, and of a macro with the macros in it
+_MOST_BYTES, _MOST_QUOTES = 65_536, 2_000  # of a gin file
+_MOST_VALUES = 10_000  # of a macro with the macros in it
+_MOST_LEVELS = 100  # of lists in lists, of macros and of scopes; gin calls itself for each
+_MOST_FILES = 100
 _overrides: list[str] = []  # names of the bindings that the command line gave
+_files: list[str] = []  # that were read, included ones, too
 _asked: set[str] = set()  # parameters that `argument` was asked for, and macros that `macro` was asked for
 
 
@@ -84,11 +90,13 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _no_circle() -> Iterator[None]:
-    """Raises a PadirError where bindings refer to each other without end."""
+    """Raises a PadirError where bindings refer to each other without end; gin's lines about its calls are left out."""
     try:
         yield
-    except RecursionError:
+    except RecursionError:  # through scopes or defaults: `_check_references` refused all others
         raise PadirError("bindings of gin refer to each other in a circle: set one of them to a value") from None
+    except PadirError as error:
+        raise PadirError(error.what, error.expected, error.got, error.remedy) from None
 
 
 def argument(item: Callable[..., Any], name: str) -> Any:
@@ -134,14 +142,11 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
         for file in files:
             _parse(f"--gin_file {file}", [file], [])
         _parse("", [], [_quoted(binding) for binding in bindings])
+    _check_references()
     try:
         gin.finalize()
     except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
         raise PadirError(_explain(str(error))) from None
-    sizes: dict[Any, int] = {}
-    for (macro, owner), parameters in list(gin.config._CONFIG.items()):
-        if sum(_expanded(value, sizes) for value in parameters.values()) > _MOST_VALUES:
-            raise PadirError(f"{macro or owner} stands for more than {_MOST_VALUES:,} values: make it shorter")
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         _check_types(item)
@@ -165,23 +170,41 @@ def _bind_defaults(item: Callable[..., Any]) -> None:
             _bind_defaults(inner)
 
 
-def _expanded(value: Any, sizes: dict[Any, int]) -> int:
-    """Number of values that a value becomes when its macros are replaced; a macro in a circle counts as one."""
-    if isinstance(value, ConfigurableReference):
-        if value.config_key not in sizes:
-            sizes[value.config_key] = 1
-            inner = gin.config._CONFIG.get(value.config_key, {}).values()
-            sizes[value.config_key] = sum(_expanded(each, sizes) for each in inner)
-        return sizes[value.config_key]
-    return 1 + sum(_expanded(each, sizes) for each in _items(value))
+def _check_references() -> None:
+    """Refuses bindings that refer to each other in a circle, or that stand for too many values or levels of values."""
+    bound = {key: [*_inside(values.values())] for key, values in gin.config._CONFIG.items()}
+    graph = {key: [to for each, _ in own if (to := _key(each))] for key, own in bound.items()}
+    try:
+        order = [*graphlib.TopologicalSorter(graph).static_order()]
+    except graphlib.CycleError as error:
+        names = listed([macro or owner for macro, owner in error.args[1]])
+        raise PadirError(f"bindings of gin refer to each other in a circle ({names}): set one to a value") from None
+    sizes: dict[Any, int] = {}
+    levels: dict[Any, int] = {}
+    for key in order:
+        own = bound.get(key, [])
+        sizes[key] = sum(sizes.get(_key(each), 1) for each, _ in own)
+        deepest = max((level + levels.get(_key(each), 0) for each, level in own), default=0)
+        levels[key] = deepest + key[0].count("/")
+        what = f"{key[0] or key[1]} stands for more than"
+        if sizes[key] > _MOST_VALUES:
+            raise PadirError(f"{what} {_MOST_VALUES:,} values: make it shorter")
+        if levels[key] > _MOST_LEVELS:
+            raise PadirError(f"{what} {_MOST_LEVELS} levels of values and scopes: make it shorter")
 
 
-def _references(value: Any) -> Iterator[ConfigurableReference]:
-    """The references in a bound value."""
-    if isinstance(value, ConfigurableReference):
-        yield value
-    for each in _items(value):
-        yield from _references(each)
+def _key(value: Any) -> tuple[str, str] | None:
+    """The key of the bindings that a reference asks for; None for another value."""
+    return value.config_key if isinstance(value, ConfigurableReference) else None
+
+
+def _inside(values: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    """The values and those in their lists, tuples and dicts, each with its level from 1 on."""
+    waiting = [(each, 1) for each in values]
+    while waiting:
+        value, level = waiting.pop()
+        yield value, level
+        waiting += [(each, level + 1) for each in _items(value)]
 
 
 def _items(value: Any) -> Iterable[Any]:
@@ -190,10 +213,19 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _read(path: str) -> Any:
-    """Opens a gin file; a larger one than any configuration would keep the parser busy for minutes."""
+    """Opens a gin file; larger ones than any configuration, or more of them, would keep the parser busy for minutes."""
+    _files.append(path)
     if Path(path).stat().st_size > _MOST_BYTES:
         raise PadirError(f"the gin file {path}", f"at most {_MOST_BYTES:,} bytes", remedy="give a smaller file")
-    return open(path)
+    if len(_files) > _MOST_FILES:
+        raise PadirError(f"{_files[0]} includes itself, or more than {_MOST_FILES} files: leave some out")
+    text = io.StringIO(Path(path).read_text(encoding="utf-8-sig"))
+    if (
+        len(re.findall("[\"']", text.getvalue())) > _MOST_QUOTES
+    ):  # of adjacent texts gin reads the first again and again
+        raise PadirError(f"the gin file {path}", f"of at most {_MOST_QUOTES:,} quotation marks", remedy="shorten it")
+    text.name = path  # pyright: ignore[reportAttributeAccessIssue]
+    return text
 
 
 def _check_types(item: Callable[..., Any]) -> None:
@@ -219,9 +251,11 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
         reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
         raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error
     except RecursionError:
-        raise PadirError(f"{name or 'a value'} is nested too deeply, or includes itself: make it shorter") from None
+        raise PadirError(f"{name or 'a value'} is nested too deeply: make it shorter") from None
     except (ValueError, TypeError, ImportError, AttributeError, NameError) as error:
-        raise PadirError(_explain(str(error))) from error
+        message = _explain(str(error))
+        told = isinstance(error, PadirError) or "In file" in message or not name
+        raise PadirError(message if told else f"{name}: {message}") from error
 
 
 @contextlib.contextmanager
@@ -276,7 +310,8 @@ def check_overrides() -> None:
       PadirError: a binding had no effect.
     """
     used = {each for line in gin.operative_config_str().splitlines() for each in _names(line.partition(" =")[0])}
-    used |= {each.config_key[0] for values in gin.config._CONFIG.values() for each in _references([*values.values()])}
+    inside = (_key(each) for values in gin.config._CONFIG.values() for each, _ in _inside(values.values()))
+    used |= {key[0] for key in inside if key}
     for name in _overrides:
         full = _names(name)[-1]
         if full not in used | _asked:
@@ -304,6 +339,7 @@ def _names(name: str) -> list[str]:
 def clear() -> None:
     """Forget all bindings, so that every default is the library's own."""
     gin.clear_config()
+    _files.clear()
     _overrides.clear()
     _asked.clear()
 
@@ -321,7 +357,8 @@ def _quoted(binding: str) -> str:
 
 def _explain(message: str) -> str:
     """Message of gin in one line, with the nearest known name."""
-    first = " ".join(line.strip() for line in message.splitlines() if line.strip())
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    first = " ".join(lines[:4])  # the files that include this one follow
     if match := re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message):
         module, _, name = match.group(1).split("/")[-1].rpartition(".")
         if module and name in _REGISTERED:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import errno
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
-
-_LONGEST = 4_000  # maximum number of characters of a message without its remedy
 
 
 class PadirError(ValueError):
     """Error for bad input; its message says what was wrong, what was expected and got, and what to do.
+
+    A message has at most 2,500 characters, however large the refused value and its names are.
 
     Attributes:
       what: the wrong field, option or file; without `expected`, a sentence that says what is wrong.
@@ -29,23 +30,93 @@ class PadirError(ValueError):
         super().__init__(what, expected, got, remedy)  # so that the error can be pickled
 
     def __str__(self) -> str:
-        message = self.what if self.expected is None else f"{self.what} must be {self.expected}"
+        message = cut(self.what, 900)
+        if self.expected is not None:
+            message += f" must be {cut(self.expected, 400)}"
         if self.got is not ...:
-            message += f", got {self.got!r}"
-        if len(message) > _LONGEST:  # with names or text from a file
-            message = f"{message[:_LONGEST]} ..."
-        return f"{message}: {self.remedy}" if self.remedy else message
+            message += f", got {_shown(self.got)}"
+        return f"{message}: {cut(self.remedy, 800)}" if self.remedy else message
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or the beginning and the end of a text of more than `most` characters.
+
+    >>> cut("abcdefghijklmnopqrstuvwxyz", 16)
+    'abcdefgh ... xyz'
+    """
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[len(text) - (most // 2 - 5) :]}"
+
+
+def _shown(value: Any) -> str:
+    """A refused value as Python writes it, or its type if it is too large or too deep to be written."""
+    try:
+        return cut(repr(value), 300)
+    except Exception:
+        return f"<{type(value).__name__} too large to show>"
+
+
+# padir's names, or a sentence, for options of fairseq, joeynmt, Sockeye, CTranslate2 and Hugging Face.
+_ELSEWHERE = {
+    "beam": "beam_size beam_width beams num_beams",
+    "length_penalty": "beam_alpha length_penalty_alpha lenpen",
+    "n_best": "nbest nbest_size num_hypotheses num_return_sequences",
+    "num_steps": "decoding_iterations iter_decode_max_iter iterations max_iter max_iterations num_inference_steps"
+    " num_iterations",
+    "top_k": "iter_decode_with_beam length_beam length_beam_size num_lengths",
+    "brevity": "iter_decode_eos_penalty",
+    "rerank": "iter_decode_with_external_reranker",
+    "temperature": "do_sample sampling sampling_temperature softmax_temperature",
+    "drop_repeats": "no_repeat_ngram_size repetition_penalty",
+    "shortlist": "restrict_lexicon use_vmap",
+    "precision": "bf16 compute_type fp16 int8 torch_dtype",
+    "batch_size": "max_batch_size max_sentences per_device_eval_batch_size",
+    "seed": "random_seed",
+    "template": "target_prefix prefix_size",
+    "terms": "constraints force_words_ids",
+    "align": "print_alignment return_alignments",
+    "jsonl": "return_scores",
+    "model": "ckpt model_name_or_path model_path path",
+    "languages": "source_lang src_lang",
+    "steps": "max_steps max_update max_updates updates",
+    "learning_rate": "lr",
+    "peak": "lr",
+    "warmup": "learning_rate_warmup warmup_updates",
+    "warmup_steps": "learning_rate_warmup warmup_updates",
+    "max_length": "max_len max_new_tokens max_output_length",
+    "the model's ModelConfig.max_length limits a translation": "max_decoding_length max_len max_len_a max_length"
+    " max_len_b max_new_tokens max_output_length",
+    "the strategy has it, as in padir:temperature=1.0,top_p=0.9": "sampling_topk sampling_topp top_p",
+}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Remedy for an unknown name: the known name with the most similar spelling, or else all known names.
+    """Remedy for an unknown name: what it is called here, the known name of similar spelling, or else the known names.
 
     >>> nearest("num_stepz", ["num_steps", "seed"])
     "did you mean 'num_steps'?"
+    >>> nearest("--num-beams", ["--n_best", "--beam"])
+    "here it is called '--beam' (docs/from_others.md)"
     """
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    bare = {each.lstrip("-"): each for each in known}
+    asked = name.lstrip("-").replace("-", "_")
+    for ours, theirs in _ELSEWHERE.items():
+        if asked in theirs.split() and (ours in bare or " " in ours):
+            own = ours if " " in ours else f"here it is called {bare[ours]!r}"
+            return f"{own} (docs/from_others.md)"
+    few = [each for each in itertools.islice(bare, 1_000) if len(each) < 100]  # comparing long names takes long
+    if len(asked) < 100 and (close := difflib.get_close_matches(asked, few, n=1, cutoff=0.65)):
+        return f"did you mean {bare[close[0]]!r}?"
+    return f"known are {listed(bare.values()) or 'none'}"
+
+
+def listed(names: Collection[str]) -> str:
+    """Names in a row; of many names, the first 40 and the number of the others.
+
+    >>> listed([str(number) for number in range(42)])[-20:]
+    ' 38, 39 and 2 others'
+    """
+    others = f" and {len(names) - 40:,} others" if len(names) > 40 else ""
+    return ", ".join(itertools.islice(names, 40)) + others
 
 
 def first_line(error: Exception) -> str:

@@ -141,7 +141,9 @@ class TestInstances:
         assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=0.5))
 
     def test_a_class_within_itself_is_refused(self):
-        config.parse([], ["train.objective=@Sum()", "Sum.refining=@Sum()"])
+        with pytest.raises(PadirError, match=r"in a circle \(padir.Sum, padir.Sum\)"):
+            config.parse([], ["train.objective=@Sum()", "Sum.refining=@Sum()"])
+        config.parse([], ["train.objective=@s/Sum()", "s/Sum.refining=@Sum()"])  # a circle by its scope alone
         with pytest.raises(PadirError, match="in a circle"):
             config.configured(TrainConfig)()
         with pytest.raises(PadirError, match="in a circle"):
@@ -308,6 +310,8 @@ class TestWrongNames:
             ("Objective.corruption=@Uniforn()", r"Uniforn.*did you mean 'Uniform'\?"),
             ("xyzzy.width=3", "xyzzy.*known are .*ModelConfig"),
             ("train.evaluate_fn=None", "evaluate_fn"),
+            ("Decoding.num_beams=3", "here it is called 'beam'"),
+            ("Decoding.max_new_tokens=3", "ModelConfig.max_length limits"),
             ("ModelConfig.width", "lacks a value: write --gin.name.parameter=value"),
             ("ModelConfig.width=(3", "."),
             ("ModelConfig.width=%SIZE", "%SIZE is used, but nothing sets SIZE: add --gin.SIZE=VALUE"),
@@ -320,9 +324,9 @@ class TestWrongNames:
         assert "\n" not in str(error.value)
 
     def test_macros_in_a_circle_are_refused(self):
-        with pytest.raises(PadirError, match="bindings of gin refer to each other in a circle"):
-            config.parse([], ["ModelConfig.width=%A", "A=%B", "B=%A"])
-            config.configured(ModelConfig)()
+        for bindings in (["ModelConfig.width=%A", "A=%B", "B=%A"], ["A=(1, %A)"]):
+            with pytest.raises(PadirError, match=r"bindings of gin refer to each other in a circle \(A, "):
+                config.parse([], bindings)
 
     @pytest.mark.parametrize(
         ("line", "name", "module"),
@@ -353,13 +357,49 @@ class TestWrongNames:
             ),
             (f"X = ({'1, ' * 10**6})\n", "must be at most 65,536 bytes"),
             (f"M11 = 1\nModelConfig.width = ({'1, ' * 20_000})\n", "^padir.ModelConfig stands for more than 10,000"),
-            ("include 'a.gin'\n", "a.gin is nested too deeply, or includes itself: make it shorter$"),
+            ("include 'a.gin'\n", "a.gin includes itself, or more than 100 files"),
+            ("include 'b.gin'\n" * 9, "a.gin includes itself, or more than 100 files"),
+            (f"X = {'[' * 5_000 + ']' * 5_000}\n", "a.gin is nested too deeply"),
+            (f"X = {'[' * 120 + ']' * 120}\n", "^X stands for more than 100 levels"),
+            (f"{'a/' * 30_000}Padir.top_k = 1\n", "stands for more than 100 levels"),
+            (f"Decoding.strategy = @{'a/' * 30_000}Padir()\n", "stands for more than 100 levels"),
+            (f"ModelConfig.width = {'9' * 60_000}\n", "a.gin cannot be read"),
+            ("X = " + "'a' " * 15_000 + "\n", "a.gin must be of at most 2,000 quotation marks"),
+            ("X = {[]: 1}\n", "a.gin: unhashable"),
+            ("X = 1\0\n", "a.gin cannot be read"),
         ],
     )
     def test_small_files_of_huge_values_are_refused_at_once(self, tmp_path, text, message):
+        (tmp_path / "b.gin").write_text("include 'c.gin'\n" * 9)
+        (tmp_path / "c.gin").write_text("include 'd.gin'\n" * 9)
+        (tmp_path / "d.gin").write_text("X = 1\n")
         (tmp_path / "a.gin").write_text(text + "Decoding.top_k = %M11\n")
-        with pytest.raises(PadirError, match=message):
+        with pytest.raises(PadirError, match=message) as error:
             config.parse([str(tmp_path / "a.gin")])
+        assert "\n" not in str(error.value) and len(str(error.value)) < 2_500
+
+    @pytest.mark.parametrize("step", [1, -1])
+    def test_a_long_chain_of_macros_is_no_circle(self, tmp_path, step):
+        def chain(length):
+            lines = [f"M{i} = %M{i - 1}\n" for i in range(1, length)][::step]
+            return write(tmp_path, "".join([*lines, "M0 = 8\n", f"ModelConfig.width = %M{length - 1}\n"]))
+
+        config.parse([chain(99)])
+        assert config.configured(ModelConfig)().width == 8
+        with pytest.raises(PadirError, match="M100 stands for more than 100 levels") as error:
+            config.parse([chain(800)])
+        assert "circle" not in str(error.value)
+
+    def test_a_wrong_value_behind_macros_is_one_line(self):
+        config.parse([], ["Decoding.strategy=%A", "A=%B", "B=@Padir()", "Padir.temperature=-1.0"])
+        with pytest.raises(PadirError, match="Padir.temperature") as error:
+            config.configured(Decoding)()
+        assert "\n" not in str(error.value) and error.value.got == -1
+
+    def test_marks_and_line_ends_of_other_systems(self, tmp_path):
+        (tmp_path / "a.gin").write_bytes(b"\xef\xbb\xbfModelConfig.width = 8\r\nModelConfig.mlp = 9\r\n")
+        config.parse([str(tmp_path / "a.gin")])
+        assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
 
     def test_in_a_file_the_line_is_told(self, tmp_path):
         file = write(tmp_path, "ModelConfig.width = 8\nModelConfig.headz = 2\n")

@@ -1,6 +1,7 @@
 """Messages of errors and range checks."""
 
 import dataclasses
+import difflib
 import math
 import pickle
 
@@ -9,7 +10,7 @@ import pytest
 
 from padir import checks
 from padir.checks import fits, from_json
-from padir.errors import PadirError, first_line
+from padir.errors import PadirError, cut, first_line, nearest
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,59 @@ from padir.errors import PadirError, first_line
 def test_an_error_survives_pickling(error, message):
     assert str(error) == message
     assert str(pickle.loads(pickle.dumps(error))) == message
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HUGE = "x" * 10**6
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PadirError(HUGE),
+        PadirError("rows", HUGE, HUGE, HUGE),
+        PadirError("rows", "few", [HUGE] * 3, nearest("y", map(str, range(10**5)))),
+        PadirError("rows", "few", nested(5_000)),
+        PadirError("rows", "few", 16**9_999),
+    ],
+)
+def test_every_message_is_bounded(error):
+    message = str(error)
+    assert len(message) < 2_500 and message.startswith(("xxxx", "rows must be"))
+
+
+def test_what_is_cut_keeps_its_beginning_and_end():
+    assert [cut("abcdefghij" * 2, most) for most in (20, 16)] == ["abcdefghijabcdefghij", "abcdefgh ... hij"]
+
+
+def test_names_are_compared_only_while_they_are_few_and_short(monkeypatch):
+    compared = []
+    close = difflib.get_close_matches
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *a, **k: compared.append(a) or close(*a, **k))
+    assert nearest(HUGE, [HUGE + "y", "seed"]).startswith("known are") and not compared
+    assert nearest("sed", [HUGE, "seed", *map(str, range(10**5))]) == "did you mean 'seed'?"
+    assert len(compared[0][1]) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "remedy"),
+    [
+        ("num_beams", ["n_best", "beam"], "here it is called 'beam' (docs/from_others.md)"),
+        ("--beam-size", ["--batch_size", "--beam"], "here it is called '--beam' (docs/from_others.md)"),
+        ("--iterations", ["--terms", "--num_steps"], "here it is called '--num_steps' (docs/from_others.md)"),
+        ("iterations", ["terms"], "known are terms"),
+        ("--batch", ["--batch_size", "--beam"], "did you mean '--batch_size'?"),
+        ("x", [], "known are none"),
+    ],
+)
+def test_names_of_other_tools_and_misspelt_ones(name, known, remedy):
+    assert nearest(name, known) == remedy
 
 
 @pytest.mark.parametrize(

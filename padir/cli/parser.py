@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from padir.errors import nearest
+from padir.errors import cut, nearest
 
 Options = argparse._ActionsContainer  # a parser or a group of options
 OF_FIELD = "as the field says"  # stands for the help in the metadata of the field that an option sets
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         if not name.startswith("--") and (begun := [each for each in known if each.startswith(f"-{name}")]):
             return f": options have two hyphens, as {' or '.join(begun[:3])}"
         guess = nearest(name, known)
-        return f": {guess}" if guess.startswith("did") else ""
+        return "" if guess.startswith("known") else f": {guess}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print a message and where help is, and exit with status 2."""
-        self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` explains)\n")
+        self.exit(2, f"{self.prog}: error: {cut(message, 1_500)} (`{self.prog} --help` explains)\n")
 
 
 def setting(options: Options, owner: str, name: str, about: str, **settings: Any) -> None:

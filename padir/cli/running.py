@@ -15,7 +15,7 @@ from padir.cli.console import log_to_stderr, tell, without_controls
 from padir.cli.listing import config_file
 from padir.decoding.program_cache import compile_cache
 from padir.distributed.processes import agreed, from_first, ignore_absent_tpus, is_first, join
-from padir.errors import PadirError, first_line
+from padir.errors import PadirError, cut, first_line
 from padir.reporting.patience import stop_signals, tell_of_compiling, told_of_stopping
 from padir.storage.files import check_local, check_writable, is_address, write_json
 from padir.storage.remote import RemoteFolder, Unreachable, fetched
@@ -144,6 +144,5 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, status: int = 2) -> int:
-    own_words = message.split("\n  In call to configurable")[0]  # gin appends the names of its calls
-    print(f"padir: error: {without_controls(own_words)}", file=sys.stderr)
+    print(f"padir: error: {without_controls(cut(message, 2_500))}", file=sys.stderr)
     return status

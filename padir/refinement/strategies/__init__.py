@@ -49,7 +49,9 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
     Threshold(tau=1.0, final_tau=None, schedule=None)
     """
     if name not in STRATEGIES:
-        raise PadirError(f"no strategy is called {name!r}", remedy=nearest(name, STRATEGIES))
+        of_class = next((known for known, cls in STRATEGIES.items() if getattr(cls, "__name__", "") == name), "")
+        remedy = f"write it as {of_class}" if of_class else nearest(name, STRATEGIES)
+        raise PadirError(f"no strategy is called {name!r}", remedy=remedy)
     return STRATEGIES[name](**checked_call(STRATEGIES[name], name, hyperparameters))
 
 
