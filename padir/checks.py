@@ -14,17 +14,32 @@ The annotations of a dataclass made by `settings` say what its fields may hold:
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 import numbers
+import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 import numpy as np
 
-from padir.errors import PadirError
+from padir.errors import PadirError, shown
+
+if TYPE_CHECKING:
+
+    class _Strings(Protocol):
+        """Several strings: one string, which is no such object, can say of strings alone whether it contains them."""
+
+        def __contains__(self, value: object, /) -> bool: ...
+        def __iter__(self) -> Iterator[str]: ...
+
+    Texts: TypeAlias = _Strings | Iterator[str]
+else:
+    Texts = Any  # `strings` checks them
 
 
 def whole_numbers(**values: Any) -> None:
@@ -115,6 +130,32 @@ def settings(cls: Class) -> Class:
     return dataclasses.dataclass(frozen=True)(cls)
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def arguments(function: Function) -> Function:
+    """Makes a function refuse arguments of other types than annotated, or that a check in `Annotated` refuses.
+
+    >>> @arguments
+    ... def repeated(text: str, count: Count) -> str:
+    ...     return text * count
+    >>> repeated("a", 0)
+    Traceback (most recent call last):
+    padir.errors.PadirError: count must be at least 1, got 0
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options).arguments
+        for name, hint, checks in _annotations(function):
+            if name in given:
+                _check(name, given[name], hint, checks)
+        return function(*args, **options)
+
+    return call  # pyright: ignore[reportReturnType]
+
+
 def check_fields(instance: Any, prefix: str = "") -> None:
     """Refuses fields whose value has another type than annotated, or is refused by a check in `Annotated`.
 
@@ -125,21 +166,27 @@ def check_fields(instance: Any, prefix: str = "") -> None:
     """
     for name, hint, checks in _annotations(type(instance)):
         value = getattr(instance, name)
-        if not fits(value, hint) or isinstance(value, type):
-            remedy = "give an instance (in gin @Name())" if "padir." in str(hint) else ""
-            remedy += " or its name" if remedy and fits("", hint) else ""
-            raise PadirError(f"{prefix}{name}", _words(hint), value, remedy)
-        value = _plain(value)
-        object.__setattr__(instance, name, value)
-        for check in checks if value is not None else ():
-            check(**{f"{prefix}{name}": value})
+        _check(f"{prefix}{name}", value, hint, checks)
+        object.__setattr__(instance, name, _plain(value))
+
+
+def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
+    """Refuses a value of another type, or that a check refuses."""
+    if not fits(value, hint) or isinstance(value, type):
+        remedy = "give an instance (in gin @Name())" if "padir." in str(hint) else ""
+        remedy += " or its name" if remedy and fits("", hint) else ""
+        raise PadirError(name, _words(hint), value, remedy)
+    for check in checks if value is not None else ():
+        check(**{name: value})
 
 
 @cache
-def _annotations(cls: type) -> list[tuple[str, Any, list[Any]]]:
-    """Name, type and checks of each field of a dataclass."""
-    hints, full = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
-    return [(field.name, hints[field.name], list(_metadata(full[field.name]))) for field in dataclasses.fields(cls)]
+def _annotations(of: Any) -> list[tuple[str, Any, list[Any]]]:
+    """Name, type and checks of each field of a dataclass, or of each parameter of a function."""
+    hints = typing.get_type_hints(of)
+    full = typing.get_type_hints(of, include_extras=True)
+    names = [field.name for field in dataclasses.fields(of)] if isinstance(of, type) else hints
+    return [(name, hints[name], list(_metadata(full[name]))) for name in names]
 
 
 def _metadata(hint: Any) -> Iterator[Any]:
@@ -157,7 +204,7 @@ def _plain(value: Any) -> Any:
 
 def type_name(hint: Any) -> str:
     """An annotated type as code, such as "float | None"."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) in (typing.Union, Literal):
         return " | ".join(map(type_name, typing.get_args(hint)))
     return "None" if hint is type(None) else hint.__name__ if isinstance(hint, type) else str(hint)
 
@@ -166,7 +213,11 @@ def _words(hint: Any) -> str:
     """An annotated type in words, such as "a number or None"."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(map(_words, typing.get_args(hint)))
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(typing.get_args(hint))}"
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    words |= {Sequence: "a list", Iterable: "a list", Mapping: "a mapping", Callable: "a function"}
+    words |= {os.PathLike: "a path"}
     hint = typing.get_origin(hint) or hint
     return words.get(hint, f"a {hint.__name__}")
 
@@ -184,17 +235,22 @@ def fits(value: Any, hint: Any, *, unresolved: tuple[type, ...] = ()) -> bool:
         return True
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return any(fits(value, option, unresolved=unresolved) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return isinstance(value, str) and value in typing.get_args(hint)
+    if origin in (tuple, Sequence):
         of = typing.get_args(hint)[0]
         return isinstance(value, list | tuple) and all(fits(item, of, unresolved=unresolved) for item in value)
-    if typing.get_origin(hint) is dict:
+    if origin is dict:
         of = typing.get_args(hint)[1]
         return isinstance(value, dict) and all(fits(item, of, unresolved=unresolved) for item in value.values())
-    if hint is float:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if hint is float:  # a larger integer is no float
+        huge = isinstance(value, int) and value.bit_length() > 1_000
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and not huge
     if hint is int:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
+    kind = origin or hint
+    return not isinstance(kind, type) or isinstance(value, kind)
 
 
 def from_json(hint: Any, value: Any, name: str = "") -> Any:
@@ -211,7 +267,7 @@ def from_json(hint: Any, value: Any, name: str = "") -> Any:
     """
     of_dataclass, of_dict = dataclasses.is_dataclass(hint), typing.get_origin(hint) is dict
     if (of_dataclass or of_dict) and not isinstance(value, dict):
-        raise TypeError(f"{name or hint} must be a JSON object, got {value!r}")
+        raise TypeError(f"{name or hint} must be a JSON object, got {shown(value)}")
     if of_dataclass:
         hints = typing.get_type_hints(hint)
         return hint(
@@ -220,5 +276,5 @@ def from_json(hint: Any, value: Any, name: str = "") -> Any:
     if of_dict:
         return {key: from_json(typing.get_args(hint)[1], item, f"{name}[{key!r}]") for key, item in value.items()}
     if not fits(value, hint):
-        raise TypeError(f"{name} must be of type {hint}, got {value!r}")
+        raise TypeError(f"{name} must be of type {type_name(hint)}, got {shown(value)}")
     return tuple(value) if isinstance(value, list) else value

@@ -34,7 +34,7 @@ class PadirError(ValueError):
         if self.expected is not None:
             message += f" must be {cut(self.expected, 400)}"
         if self.got is not ...:
-            message += f", got {_shown(self.got)}"
+            message += f", got {shown(self.got)}"
         return f"{message}: {cut(self.remedy, 800)}" if self.remedy else message
 
 
@@ -47,7 +47,7 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[len(text) - (most // 2 - 5) :]}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A refused value as Python writes it, or its type if it is too large or too deep to be written."""
     try:
         return cut(repr(value), 300)

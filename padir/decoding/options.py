@@ -12,7 +12,7 @@ import os
 import typing
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from padir import checks
 from padir.decoding.rerank import RULES, CausalScore, Rerank, rule_of
@@ -36,20 +36,19 @@ else:  # text is accepted, too, and replaced by what it names
     StrategyOption, CanvasOption, ShortlistOption = Strategy | str, Corruption | str, Shortlist | str | os.PathLike
     KeepOption = Sequence[str] | str
 
-MODES = ("refine", "causal")
-PRECISIONS = ("float32", "bfloat16", "int8")
-Mode = Annotated[str, partial(checks.one_of, MODES)]
-Precision = Annotated[str, partial(checks.one_of, PRECISIONS)]
-Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
-_MOST_STEPS = 1_000  # of a model's card, which strangers write
+Mode: TypeAlias = Literal["refine", "causal"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
+MODES: tuple[Mode, ...] = typing.get_args(Mode)
 _MOST_SENTENCES = 64  # maximum number that prefix beam search keeps of one canvas, whose work grows with the square
-_MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence, which are all in memory at once
+Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
+Weight = Annotated[float, partial(checks.within, 0, 1_000)]
+Exponent = Annotated[float, partial(checks.within, 0, 10)]
 
 
 class DecodingOptions(TypedDict, total=False):
     """The options of `Decoding` as keyword arguments; where both types are listed, a string names the object."""
 
-    mode: str | None
+    mode: Mode | None
     num_steps: int
     strategy: Strategy | str | None
     canvas: Corruption | str | None
@@ -69,7 +68,7 @@ class DecodingOptions(TypedDict, total=False):
     shortlist: Shortlist | str | os.PathLike[str] | None
     batch_size: int
     seed: int
-    precision: str | None
+    precision: Precision | None
     keep: Sequence[str]
 
 
@@ -138,19 +137,19 @@ class Decoding:
     top_k: checks.Count = _option(1, "most likely lengths to try, or sentences to read out of one canvas", "refine")
     adjacent: bool = _option(False, "try the most likely length and its neighbours as the lengths of top_k", "refine")
     draws: checks.Count = _option(1, "random drafts of each length, or samples; the best is kept", "refine", "causal")
-    length_weight: checks.NotNegative = _option(0.0, "rerank own: weight of the length's log-probability", "refine")
+    length_weight: Weight = _option(0.0, "rerank own: weight of the length's log-probability", "refine")
     rerank: Rerank | str = _option(
         "own", "choose among hypotheses by own | causal | mbr | mbr_bleu | an autoregressive model", "refine"
     )
-    brevity: checks.NotNegative = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
-    margin: checks.NotNegative | None = _option(
+    brevity: Exponent = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
+    margin: Weight | None = _option(
         None, "rerank causal: choose among candidates less than this log-probability below the best", "refine"
     )
     drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
-    blank_penalty: checks.NotNegative = _option(0.0, "lowers the blank's logit: longer translations", "refine")
+    blank_penalty: Weight = _option(0.0, "lowers the blank's logit: longer translations", "refine")
     beam: checks.Count = _option(5, "rows of beam search; 1: greedy search", "causal")
-    length_penalty: checks.NotNegative = _option(0.6, "exponent of the beam's length penalty; 0: none", "causal")
-    temperature: checks.NotNegative = _option(0.0, "temperature of sampling; 0: search", "causal")
+    length_penalty: Exponent = _option(0.6, "exponent of the beam's length penalty; 0: none", "causal")
+    temperature: Weight = _option(0.0, "temperature of sampling; 0: search", "causal")
     n_best: checks.CountOrZero = _option(0, "number of candidates to list, best first", "refine")
     shortlist: ShortlistOption | None = _option(None, "file of `padir shortlist`: ids to write", "refine", "causal")
     batch_size: checks.Count = _option(32, "sentences decoded at once")
@@ -164,11 +163,17 @@ class Decoding:
             if isinstance(value := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, make(value))
         checks.check_fields(self)
-        object.__setattr__(self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(self.keep))
+        object.__setattr__(
+            self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(dict.fromkeys(self.keep))
+        )
         check_kinds(self.keep)
-        if (drafts := self.top_k * self.draws) > _MOST_DRAFTS:
-            what = f"draws ({self.draws:,}) x top_k ({self.top_k:,})"
-            raise PadirError(what, f"at most {_MOST_DRAFTS:,} drafts of a sentence", drafts, "lower one of them")
+        self.check_work(4_096, 2**20)
+
+    def check_work(self, most: int, most_passes: int) -> None:
+        """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
+        drafts = self.draws * self.top_k
+        checks.within(0, most, **{"draws x top_k": drafts, "beam": self.beam, "n_best": self.n_best})
+        checks.within(0, most_passes, **{"num_steps x draws x top_k": self.num_steps * drafts})
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values. Another mode resets the options that do not apply to it.
@@ -218,7 +223,7 @@ class Decoding:
 
 
 def _unknown(name: str) -> PadirError:
-    return PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, list(option_table())))
+    return PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, option_table()))
 
 
 def _canvas(text: str) -> Corruption:
@@ -278,8 +283,6 @@ def foreign(mode: str) -> list[str]:
 
 def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
     """The options of a call: `decoding`, or the model's `own`, with changes by name; each must apply to the mode."""
-    if not isinstance(decoding, Decoding | None):
-        raise PadirError("decoding", "a Decoding", decoding, "give single options by name, such as num_steps=4")
     made = (decoding or own).changed(**changes)
     mode = mode_of(made, config)
     for name in foreign(mode):
@@ -308,9 +311,7 @@ def default_decoding(card: ModelCard) -> Decoding:
         decoding = Decoding().changed(**own)  # with the options of all modes, to check every value
         if {*decoding.keep} - {*KINDS}:
             raise PadirError("a card cannot set patterns of keep")
-        checks.within(0, _MOST_STEPS, num_steps=decoding.num_steps)
-        checks.within(0, 64, draws=decoding.draws, beam=decoding.beam, n_best=decoding.n_best)
-        checks.within(0, 100, brevity=decoding.brevity, length_penalty=decoding.length_penalty)
+        decoding.check_work(64, 4_096)  # strangers write cards
         here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
         base = dataclasses.replace(Decoding(), card_options=own if decoding.mode else {})
         return base.changed(**here)
@@ -319,9 +320,9 @@ def default_decoding(card: ModelCard) -> Decoding:
         raise PadirError(what, remedy="correct model.json") from None
 
 
-def mode_of(decoding: Decoding, config: ModelConfig) -> str:
+def mode_of(decoding: Decoding, config: ModelConfig) -> Mode:
     """The mode in which a model writes: if none is named, the model's own."""
-    own = "causal" if config.causal else "refine"
+    own: Mode = "causal" if config.causal else "refine"
     mode = decoding.mode or own
     if mode != own and not config.dual:
         what = f"the mode {mode!r} needs a dual model, and this one always "

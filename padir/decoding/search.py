@@ -130,7 +130,7 @@ class Sampling:
       size: N, the number of samples for each sentence; decoding returns the sample with the best score.
     """
 
-    temperature: Annotated[float, partial(checks.above, 0), partial(checks.below, 0, math.inf)] = 1.0
+    temperature: Annotated[float, partial(checks.at_least, 1e-6), partial(checks.below, 0, math.inf)] = 1.0
     size: checks.Count = 1
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:

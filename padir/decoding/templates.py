@@ -14,13 +14,14 @@ import logging
 import re
 from collections.abc import Sequence
 
-from padir.decoding.options import Decoding, mode_of
+from padir.decoding.options import Decoding, Mode, mode_of
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.text.ids import UNK
 from padir.text.tokenizer import Tokenizer
 
 _GAP = re.compile(r"__(\d+)__|_{3,}")
+_MOST_GAP = 65_536  # as many as a canvas has positions
 _MOST_SPLITS = 8  # ways to share out positions among several gaps of unknown length
 
 _log = logging.getLogger("padir")
@@ -46,8 +47,8 @@ class Template:
         fixed, *rest = _GAP.split(text)
         parts: list[tuple[int, ...] | int] = [tuple(_encoded(fixed, tokenizer, follows=False))]
         for size, fixed in zip(rest[::2], rest[1::2], strict=True):
-            if size and not int(size):
-                raise PadirError("template", "gaps of at least one token", f"__{size}__", "leave the gap out")
+            if size and not (len(size) < 9 and 1 <= int(size) <= _MOST_GAP):
+                raise PadirError("template", f"gaps of 1 to {_MOST_GAP:,} tokens", f"__{size}__", "leave the gap out")
             parts += [int(size or 0), tuple(_encoded(fixed, tokenizer, follows=True))]
         parts = [part for part in parts if part != ()]
         if not any(isinstance(part, int) for part in parts):
@@ -102,7 +103,7 @@ def _encoded(text: str, tokenizer: Tokenizer, follows: bool) -> list[int]:
     if not follows or not text.strip() or text[0].isspace():
         return ids
     continued = tokenizer.encode(f"0{text.strip()}")
-    begins = (i for i in range(1, len(continued)) if tokenizer.decode(continued[:i]) == "0")
+    begins = (i for i in range(1, min(8, len(continued))) if tokenizer.decode(continued[:i]) == "0")
     return continued[next(begins, len(continued)) :] or ids
 
 
@@ -139,7 +140,7 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
     if decoding.shortlist is not None:
         raise PadirError("a template needs all ids: leave the shortlist out")
     prefixes = all(each.prefix is not None for each in templates)
-    modes = ["refine"] if not config.causal and config.readout.sized_by_target else []
+    modes: list[Mode] = ["refine"] if not config.causal and config.readout.sized_by_target else []
     if (config.causal or config.dual) and prefixes:
         modes.append("causal")
     if not modes:

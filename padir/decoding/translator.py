@@ -15,11 +15,12 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import jax
 
 from padir import checks
+from padir.checks import fits
 from padir.decoding.alignment import links, word_links
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
@@ -39,6 +40,7 @@ from padir.models.transformer import Transformer
 from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
 from padir.reporting.trace import Step
+from padir.storage.files import write_errors
 from padir.storage.folders import vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
@@ -52,6 +54,7 @@ class Translator:
     'The dog is sleeping.'
     """
 
+    @checks.arguments
     def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
         self.params, self.card, self.tokenizer = params, card, tokenizer
         self.decoding = default_decoding(card)
@@ -60,11 +63,12 @@ class Translator:
         self._map: Callable[..., Iterable[list[Translation]]] = map  # over batches
 
     @classmethod
+    @checks.arguments
     def load(
         cls,
         path: str | PathLike[str] = DEFAULT,
         *,
-        step: int | None = None,
+        step: checks.CountOrZero | None = None,
         corruption: Corruption | None = None,
         strategy: Strategy | None = None,
         sharding: Sharding | None = None,
@@ -101,9 +105,10 @@ class Translator:
         axes = param_axes(Transformer(card.config, card.ids))
         return cls(jax.tree.map(spread, params, sharding.of_params(axes, params, mesh)), card, tokenizer)
 
+    @checks.arguments
     def translate(
         self,
-        texts: Iterable[str],
+        texts: checks.Texts,
         decoding: Decoding | None = None,
         *,
         target_lengths: Iterable[int] | None = None,
@@ -182,8 +187,9 @@ class Translator:
             results = [dataclasses.replace(each, alignment=tuple(own)) for each, own in pairs]
         return [restored(result, own, decoding.keep) for result, own in zip(results, read, strict=True)]
 
+    @checks.arguments
     def align(
-        self, sources: Iterable[str], targets: Iterable[str], *, batch_size: int = 32
+        self, sources: checks.Texts, targets: checks.Texts, *, batch_size: checks.Count = 32
     ) -> list[list[tuple[int, int]]]:
         """Links between the words of sentence pairs, from the decoder's cross-attention in one pass over the targets.
 
@@ -205,9 +211,10 @@ class Translator:
             aligned.append([(s + source.words_before, t + target.words_before) for s, t in linked])
         return aligned
 
+    @checks.arguments
     def translate_iter(
         self,
-        texts: Iterable[str],
+        texts: checks.Texts,
         decoding: Decoding | None = None,
         *,
         truncate: bool = False,
@@ -228,6 +235,7 @@ class Translator:
         while some := list(itertools.islice(each, 16 * decoding.batch_size)):
             yield from self.translate(some, decoding, truncate=truncate)
 
+    @checks.arguments
     def steps(self, text: str, decoding: Decoding | None = None, **changes: Unpack[DecodingOptions]) -> Iterator[Step]:
         """Yields the draft of a sentence and its canvas after each decoder pass, as the passes are made.
 
@@ -242,7 +250,6 @@ class Translator:
         """
         pipeline = self.pipeline(asked(self.refining, decoding, self.card.config, changes), trace=True)
         assert isinstance(pipeline, RefiningPipeline)
-        (text,) = checks.strings("text", [text])
         (read,) = self.loaded.normalised([text], pipeline.decoding.keep)
         if not read.text.strip():
             raise PadirError("text", "a sentence", text)
@@ -261,11 +268,12 @@ class Translator:
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
         longest, given = self.card.config.max_length, zip(texts, target_lengths, strict=True)
-        if wrong := [n for text, n in given if n != int(n) or not 1 + bool(text.strip()) <= n <= longest]:
+        if wrong := [n for text, n in given if not (fits(n, int) and 1 + bool(text.strip()) <= n <= longest)]:
             raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", wrong[0])
 
+    @checks.arguments
     def score(
-        self, sources: Iterable[str], targets: Iterable[str], *, batch_size: int = 32, truncate: bool = False
+        self, sources: checks.Texts, targets: checks.Texts, *, batch_size: checks.Count = 32, truncate: bool = False
     ) -> list[TargetScore]:
         """Log-probability of each given target under an autoregressive or dual model, in one teacher-forced pass.
 
@@ -285,7 +293,10 @@ class Translator:
         loaded = self.loaded.side("causal")
         return CausalPipeline(loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
 
-    def predict_lengths(self, texts: Iterable[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
+    @checks.arguments
+    def predict_lengths(
+        self, texts: checks.Texts, k: checks.Count = 1, batch_size: checks.Count = 32
+    ) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
 
         Sources that are longer than the model takes are cut. If the length head gives fewer than k lengths, a
@@ -297,7 +308,8 @@ class Translator:
     def _plain(self, texts: Sequence[str]) -> list[str]:
         return [each.text for each in self.loaded.normalised(texts)]
 
-    def save(self, folder: str | PathLike[str], *, dtype: str = "float32") -> None:
+    @checks.arguments
+    def save(self, folder: str | PathLike[str], *, dtype: Literal["float32", "bfloat16"] = "float32") -> None:
         """Writes the model as a new model directory, which `load` and the commands read.
 
         Args:
@@ -305,14 +317,17 @@ class Translator:
           dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
         """
         place = Path(folder)
-        if not vacant(place):
-            raise PadirError("folder", "a new or an empty folder", str(folder), "give another, or remove it")
+        with write_errors(place):
+            if not vacant(place):
+                raise PadirError("folder", "a new or an empty folder", str(folder), "give another, or remove it")
         save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
 
+    @checks.arguments
     def refines(self, decoding: Decoding) -> bool:
         """True if the model refines drafts with these options; False if it writes from left to right."""
         return mode_of(decoding, self.card.config) == "refine"
 
+    @checks.arguments
     def resolved(self, decoding: Decoding) -> Decoding:
         """The options with this model's own mode, strategy and canvas for None; refuses options that do not fit."""
         if decoding.shortlist is not None:

@@ -127,9 +127,10 @@ class CTranslate2Translator(Translator):
         self.searcher = Searcher.of(translator, compute_type, workers=os.cpu_count() or 1)
         self.name = f"ctranslate2 {import_ctranslate2().__version__}, {compute_type}"
 
+    @checks.arguments
     def translate(
         self,
-        texts: Iterable[str],
+        texts: checks.Texts,
         decoding: Decoding | None = None,
         *,
         target_lengths: Iterable[int] | None = None,

@@ -25,7 +25,7 @@ import safetensors.numpy
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.stablehlo import save_weights
-from padir.models.directory import ModelCard, model_params
+from padir.models.directory import ModelCard, card_of, model_params
 from padir.storage.files import read_json
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import check_manifest, write_manifest
@@ -120,7 +120,7 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
     """
     folder = Path(folder)
     check_manifest(folder, (WEIGHTS, NAMES, CARD, VOCABULARY))
-    card = ModelCard.from_json(read_json(folder / CARD))
+    card = card_of(folder / CARD)
     try:
         arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
         flat = {

@@ -14,9 +14,10 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import flax.traverse_util
 import jax
@@ -25,7 +26,7 @@ import safetensors
 import safetensors.numpy
 
 from padir import checks
-from padir.checks import fits, from_json
+from padir.checks import from_json
 from padir.errors import PadirError, first_line
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.params import param_shapes
@@ -114,13 +115,18 @@ def read_card(
     folder: Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[ModelCard, Tokenizer]:
     """Reads model.json and vocab.model of a model directory or a checkpoint; the arguments are as in `load_model`."""
-    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
+    card = card_of(folder / "model.json", corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", card.ids.num_sentinels, card.ids.num_placeholders)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
         needed, got = card.ids.vocab_size, tokenizer.ids.vocab_size
         remedy = "it is not the vocabulary that the model was trained with"
         raise PadirError(f"{folder / 'vocab.model'} must give {needed} ids, got {got}", remedy=remedy)
     return card, tokenizer
+
+
+def card_of(path: Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
+    """Reads a model card of at most 65,536 bytes; the arguments are as in `load_model`."""
+    return ModelCard.from_json(read_json(path, 65_536), corruption=corruption, strategy=strategy)
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
@@ -192,7 +198,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
     return from_json(known[name], {key: value for key, value in description.items() if key != "name"})
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Weights:
     """The training steps that a model's weights come from, and how their weights were averaged.
 
@@ -203,9 +209,9 @@ class Weights:
       decay: decay of the moving average, also if several moving averages were averaged; None without a moving average.
     """
 
-    kind: str = "none"
+    kind: Annotated[str, partial(checks.one_of, ("none", "ema", "last", "best"))] = "none"
     steps: tuple[int, ...] = ()
-    decay: float | None = None
+    decay: checks.ShareBelow1 | None = None
 
     def __str__(self) -> str:
         steps = ", ".join(f"{step:,}" for step in self.steps) or "unknown"
@@ -213,6 +219,9 @@ class Weights:
             return f"of step {steps}"
         if self.kind == "ema":
             return f"moving average (decay {self.decay}) up to step {steps}"
+        if len(self.steps) == 1:
+            moving = "" if self.decay is None else f", moving average (decay {self.decay})"
+            return f"the {self.kind} checkpoint, step {steps}{moving}"
         moving = "" if self.decay is None else f" moving averages (decay {self.decay}) of"
         return f"mean of{moving} the {self.kind} {len(self.steps)} checkpoints, steps {steps}"
 
@@ -275,11 +284,7 @@ class ModelCard:
                 raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
             kinds = dict.fromkeys(("source_language", "target_language", "task", "text_form"), str)
             kinds |= {"step": int, "metrics": dict[str, float], "decoding": dict}
-            described = {name: data[name] for name in kinds}
-            for name, kind in kinds.items():
-                if not fits(described[name], kind):
-                    kind = getattr(kind, "__name__", kind)
-                    raise TypeError(f"{name} must be of type {kind}, got {described[name]!r}")
+            described: Any = {name: from_json(kind, data[name], name) for name, kind in kinds.items()}
             checks.within(0, 2**63 - 1, step=described["step"])
             return ModelCard(
                 config=config,

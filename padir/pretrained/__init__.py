@@ -42,8 +42,11 @@ def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
         raise PadirError("model", "the path or the name of a model", model, f"known are {', '.join(PRETRAINED)}")
     if is_address(model):
         return fetched(model, steps=steps)
-    shipped = model in PRETRAINED and (not Path(model).exists() or (Path(model) / "export.json").is_file())
-    if shipped:
+    try:
+        there = Path(model).exists()
+    except OSError as error:  # such as a name that is too long
+        raise PadirError(f"cannot read the model {model} ({error.strerror})", remedy="give its path or name") from None
+    if model in PRETRAINED and (not there or (Path(model) / "export.json").is_file()):
         return Path(__file__).parent / str(model)
     return _in_hub_cache(model) or Path(model)
 

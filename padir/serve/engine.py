@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import MODES, Decoding, check_n_best
+from padir.decoding.options import MODES, Decoding, Mode, check_n_best
 from padir.decoding.pipeline import Pipeline, RefiningPipeline
 from padir.decoding.refine_batch import padded_length
 from padir.decoding.translation import Translation, restored, untranslated
@@ -45,7 +45,7 @@ class Key(NamedTuple):
     num_steps: int | None
     top_k: int | None
     trace: bool = False
-    mode: str | None = None
+    mode: Mode | None = None
     strategy: str | None = None
 
 
@@ -121,7 +121,7 @@ class Engine:
         counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
         self._counts = tuple(sorted(count * decoding.draws for count in counts))
 
-    def _works(self, mode: str, **changes: Any) -> bool:
+    def _works(self, mode: Mode, **changes: Any) -> bool:
         try:
             self.translator.resolved(self.decoding.changed(mode=mode, **changes))
         except PadirError:

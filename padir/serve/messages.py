@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from padir import __version__, checks
+from padir.decoding.options import Mode
 from padir.decoding.streaming import TranslatedLine
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
@@ -80,7 +81,7 @@ class Request:
     n_best: int = 0
     trace: bool = False
     split: bool = False
-    mode: str | None = None
+    mode: Mode | None = None
     strategy: str | None = None
     keep: tuple[str, ...] | None = None
 

@@ -144,21 +144,40 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """Reads JSON of any origin; raises a ValueError if the text is not JSON, or is nested too deeply."""
+    """Reads JSON of any origin.
+
+    Raises:
+      ValueError: the text is no JSON, is nested too deeply, or has a name twice or half a character.
+    """
     try:
-        return json.loads(text)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text))
+        found = json.loads(text, object_pairs_hook=_named_once)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()  # refuses one surrogate alone
+        return found
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file of a folder that padir wrote."""
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, whose names must differ: readers do not agree on which of two values holds."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def read_json(path: Path, most_bytes: int = 2**28) -> Any:
+    """Reads a JSON file of a folder that padir wrote; a larger one than `most_bytes` is refused."""
     try:
+        if path.stat().st_size > most_bytes:
+            raise ValueError(f"it has more than {most_bytes:,} bytes")
         return parsed_json(path.read_bytes())
     except OSError as error:
         raise PadirError(f"cannot read {path} ({error.strerror or error})", remedy=RESTORE) from None
-    except ValueError:
-        raise PadirError(f"{path} is damaged", remedy=RESTORE) from None
+    except ValueError as error:
+        raise PadirError(f"{path} is damaged ({error})", remedy=RESTORE) from None
 
 
 def path_inside(folder: Path, name: str) -> Path:

@@ -92,7 +92,7 @@ def check_kinds(keep: Iterable[str]) -> None:
             raise PadirError(f"keep: there is no kind {kind!r}", remedy=remedy)
         try:
             empty = _compiled(kind).match("") is not None
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             kinds = ", ".join(KINDS)
             expected = f"one of {kinds}, or a regular expression"
             raise PadirError("keep", expected, kind, f"correct the pattern ({error})") from None

@@ -134,7 +134,10 @@ def test_what_a_template_excludes_is_refused(tokenizer, options, message):
     [
         ({}, "one two", "template must be text with a gap: ___, or __3__ for three tokens, got 'one two'"),
         ({}, "___", "template must be fixed text beside its gaps"),
-        ({}, "one __0__", "template must be gaps of at least one token, got '__0__'"),
+        ({}, "one __0__", "template must be gaps of 1 to 65,536 tokens, got '__0__'"),
+        ({}, f"one __{'9' * 5_000}__", "template must be gaps of 1 to 65,536 tokens, got '__999"),
+        ({}, 5, "template must be text or a list or None, got 5"),
+        ({}, [5, 5], "template must be text or a list or None, got [5, 5]"),
         ({}, "one ___ " + "two " * 40, "template must be at most 24 tokens"),
         ({}, ["one ___"], "2 texts need 2 templates or one, got 1"),
         ({"causal": True}, "one ___ two", "cannot hold these words: give a prefix, such as 'I went ___'"),

@@ -157,7 +157,7 @@ class TestModelDirectory:
             (("config", "max_length"), 10**4, "must have the shape"),
             (("config", "max_length"), 10**9, r"max_length must be in \[1, 65536\]"),
             (("config", "max_fertility"), 10**9, r"max_fertility must be in \[0, 1000\]"),
-            (("config", "mlp_activations"), ["relu"] * 100_000, "mlp_activations must be 1 to 8 names, got 100,000"),
+            (("config", "mlp_activations"), ["relu"] * 9, "mlp_activations must be 1 to 8 names, got 9"),
             (("config", "mlp_activations"), [], "mlp_activations must be 1 to 8 names"),
             (("config", "mlp_activations"), ["one_hot"], "the sizes of the model contradict each other"),
             (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be of type"),
@@ -176,7 +176,13 @@ class TestModelDirectory:
             (("step",), None, "step must be of type int"),
             (("step",), -5, "step must be in"),
             (("decoding",), [[]], "decoding must be of type dict"),
-            (("metrics",), "abc", "metrics must be of type"),
+            (("metrics",), "abc", "metrics must be a JSON object"),
+            (("metrics",), {"bleu": "high"}, "metrics.* must be of type float"),
+            (("task",), "x" * 10**5, "model.json is damaged .it has more than 65,536 bytes"),
+            (("task",), "\ud800", "model.json is damaged"),
+            (("weights", "kind"), "worst", "kind must be one of none, ema, last, best"),
+            (("weights", "decay"), float("inf"), "decay must be in"),
+            (("config", "dropout_rate"), 10**400, "dropout_rate must be of type float"),
             (("strategy",), {"name": "constant", "count": 10**30}, "Constant.count must be below"),
         ],
     )
@@ -192,7 +198,9 @@ class TestModelDirectory:
             load_model(model_dir)
 
     @pytest.mark.parametrize(
-        "content", [b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}', b"cos\nsystem\n"]
+        "content",
+        [b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}', b"cos\nsystem\n"]
+        + [b"9" * 5_000, b'{"format": 1, "format": 1}', b'"\\ud800"', b"\xff\xfe"],
     )
     def test_a_description_that_is_none_is_refused(self, model_dir, content):
         self.rewrite(model_dir, "model.json", content)

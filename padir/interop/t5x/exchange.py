@@ -20,10 +20,10 @@ from etils import epath
 
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import T5XCheckpoint, find, read, write
-from padir.models.directory import ModelCard, Weights, load_model, save_model
+from padir.models.directory import ModelCard, Weights, card_of, load_model, save_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
-from padir.storage.files import parsed_json, write_json
+from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
 from padir.training.start_from import VOCABULARY_AXIS
 
@@ -150,10 +150,7 @@ def _read_card(folder: Path) -> ModelCard | None:
     """The card in padir.json; None without such a file."""
     if not (folder / CARD).is_file():
         return None
-    try:
-        return ModelCard.from_json(parsed_json((folder / CARD).read_bytes()))
-    except ValueError as error:
-        raise PadirError(f"{folder / CARD} is damaged ({error})", remedy="restore it from a copy") from None
+    return card_of(folder / CARD)
 
 
 def import_model(

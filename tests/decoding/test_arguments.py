@@ -1,0 +1,125 @@
+"""Arguments of every public method of `Translator`, decoding options, and cards: wrong types and sizes are refused."""
+
+import dataclasses
+import inspect
+import math
+
+import numpy as np
+import pytest
+from support.tiny_model import random_translator
+
+from padir.decoding.options import Decoding, default_decoding, option_table
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+TEXTS = ["eins"]
+OTHERS = [None, 5, -1, 5.5, math.nan, "x", b"x", [5], [None], {"a": 1}, {1, 2}, object(), int, np.array([1, 2]), 10**30]
+# Each argument with those of `OTHERS` that it takes.
+CALLS = {
+    "__init__": {"card": [], "tokenizer": []},
+    "load": {"path": ["x"], "step": [None, 5], "corruption": [None], "strategy": [None], "sharding": [None]},
+    "translate": {
+        **{"texts": [], "decoding": [None], "target_lengths": [None, [5]], "truncate": [], "trace": []},
+        **{"template": [None], "terms": [None], "align": [], "progress": []},
+    },
+    "translate_iter": {"texts": [], "decoding": [None], "truncate": []},
+    "steps": {"text": ["x"], "decoding": [None]},
+    "score": {"sources": [], "targets": [], "batch_size": [5], "truncate": []},
+    "align": {"sources": [], "targets": [], "batch_size": [5]},
+    "predict_lengths": {"texts": [], "k": [5], "batch_size": [5]},
+    "save": {"folder": ["x"], "dtype": []},
+    "refines": {"decoding": []},
+    "resolved": {"decoding": []},
+}
+NEEDED = {"texts": TEXTS, "text": "eins", "sources": TEXTS, "targets": TEXTS, "decoding": None, "folder": "."}
+
+
+@pytest.fixture(scope="module")
+def dual(tokenizer):
+    return random_translator(tokenizer, dual=True)
+
+
+def allowed(value, taken):
+    return any(value is each or (isinstance(each, list | int | str) and repr(value) == repr(each)) for each in taken)
+
+
+@pytest.mark.parametrize(("method", "argument"), [(method, name) for method, names in CALLS.items() for name in names])
+def test_arguments_of_other_types_are_refused_by_name(dual, tmp_path, monkeypatch, method, argument):
+    monkeypatch.chdir(tmp_path)
+    function = getattr(dual, method)
+    names = inspect.signature(function).parameters
+    needed = {"params": None, "card": dual.card, "tokenizer": dual.tokenizer} if method == "__init__" else NEEDED
+    needed = {name: needed[name] for name, each in names.items() if each.default is each.empty and name in needed}
+    for value in (each for each in OTHERS if not allowed(each, CALLS[method][argument])):
+        with pytest.raises(PadirError) as error:
+            made = function(**needed | {argument: value})
+            list(made)  # a generator, which begins late
+        assert argument in error.value.what and len(str(error.value)) < 2_500
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_table_has_every_public_method():
+    public = {name for name, each in vars(Translator).items() if callable(getattr(Translator, name)) and name[0] != "_"}
+    assert public - {"pipeline", "side"} == CALLS.keys() - {"__init__"}
+
+
+OPTIONS = {
+    "keep": [None, 5, [5], [None], {"tags"}, {"tags": 1}, ["("], ["(" * 5_000 + ")" * 5_000], ["a{99999999999}"]],
+    "mode": ["nar", ["refine"]],
+    "precision": ["int4"],
+    "strategy": [5, "MaskPredict", "x" * 10**6],
+    "shortlist": [5, "x" * 5_000],
+}
+
+
+@pytest.mark.parametrize("name", option_table())
+def test_options_of_other_types_or_sizes_are_refused_by_name(name):
+    hostile = [5.5j, object(), math.nan, math.inf, -1, 10**400, {1: 2}, *OPTIONS.get(name, [])]
+    for value in hostile:
+        with pytest.raises(PadirError) as error:
+            Decoding(**{name: value})
+        assert name in str(error.value) and len(str(error.value)) < 2_500
+
+
+def test_work_beyond_all_patience_is_refused():
+    assert Decoding(top_k=64, draws=64, beam=4_096, num_steps=256).draws == 64
+    for name, options in {
+        "draws x top_k": {"top_k": 64, "draws": 65},
+        "beam": {"beam": 4_097},
+        "n_best": {"n_best": 4_097},
+        "num_steps x draws x top_k": {"top_k": 64, "draws": 64, "num_steps": 257},
+    }.items():
+        with pytest.raises(PadirError) as error:
+            Decoding(**options)
+        assert error.value.what == name
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"top_k": 64, "draws": 2}, "draws x top_k"),
+        ({"beam": 65}, "beam"),
+        ({"n_best": 65}, "n_best"),
+        ({"num_steps": 2_049, "top_k": 2}, "num_steps x"),
+        ({"temperature": 1e30}, "temperature"),
+        ({"length_weight": 10**400}, "length_weight"),
+        ({"brevity": 11}, "brevity"),
+        *(({"keep": value}, "keep") for value in ([5], [None], None, 5, [[]], "[a-z]")),
+        ({"keep": ["tags", "x"]}, "keep"),
+        ({"strategy": {"name": "padir"}}, "strategy"),
+        ({"mode": ["causal"]}, "mode"),
+        ({"x" * 10**6: 1}, "xxx"),
+        ({"self": 1}, "self"),
+        ({"card_options": {}}, "card_options"),
+    ],
+)
+def test_a_card_cannot_ask_for_more_than_a_strangers_due(dual, options, words):
+    assert default_decoding(dataclasses.replace(dual.card, decoding={"top_k": 64, "beam": 64, "n_best": 64})).beam == 64
+    with pytest.raises(PadirError, match="the model's card has wrong decoding options") as error:
+        default_decoding(dataclasses.replace(dual.card, decoding=options))
+    assert words in str(error.value) and len(str(error.value)) < 2_500
+
+
+def test_a_kind_named_twice_is_looked_for_once():
+    assert Decoding(keep=["tags", "urls", "tags"]).keep == ("tags", "urls")
