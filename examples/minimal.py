@@ -19,6 +19,7 @@ Arrays end in the letters of their axes: B batch, S source length, L target leng
 K head width. The names of the parameters, the loss and the tokens are the library's (tests/examples/test_minimal.py).
 """
 
+import argparse
 import dataclasses
 import functools
 
@@ -328,4 +329,5 @@ def main(num_steps: int = 1_500, batch: int = 32, longest: int = 8):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     main()

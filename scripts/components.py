@@ -6,6 +6,7 @@ A difference is a mean over three seeds, with a 95 % interval by Student's t. Tw
 one order.
 """
 
+import argparse
 import json
 import statistics
 from pathlib import Path
@@ -118,4 +119,5 @@ def chosen_strategies() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     (RESULTS / "components.json").write_text(json.dumps(gather(), indent=1) + "\n")

@@ -5,6 +5,7 @@ A mark may have arguments after the name.
 python scripts/fill_tables.py
 """
 
+import argparse
 import dataclasses
 import inspect
 import re
@@ -95,5 +96,6 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     for page in pages():
         page.write_text(filled(page.read_text()))

@@ -3,6 +3,7 @@
 python scripts/speed_table.py
 """
 
+import argparse
 import itertools
 import json
 import re
@@ -288,4 +289,5 @@ def _ms(row: Row) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     print(table(), memory(), training(), sep="\n\n")

@@ -4,6 +4,7 @@ The folder is complete: page, programs, weights, and ONNX Runtime Web, which npm
 the page says that it lacks the runtime. To read it: python -m http.server -d site
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -49,4 +50,6 @@ def fetch_runtime(folder: Path) -> bool:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    build(parser.parse_args().folder)

@@ -3,6 +3,7 @@
 Prints the seconds of the first translation after the page has loaded, and of later ones, of 12 German words each.
 """
 
+import argparse
 import statistics
 import sys
 import tempfile
@@ -30,16 +31,18 @@ return [(performance.now() - began) / 1000, document.getElementById("problem").t
 """
 
 
-def main() -> None:
+def main(model: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        try_page.build(Path(folder), sys.argv[1])
+        try_page.build(Path(folder), model)
         with served(folder) as address, opened(f"{address}/", width=800) as page:
             found = [page(TIMED.format(text=text)) for text in (*SENTENCES, *SENTENCES)]
     if problem := "".join(text for _, text in found):
         sys.exit(problem)
     first, *later = (seconds for seconds, _ in found)
-    print(f"{sys.argv[1]}: first {first:.2f} s, later {statistics.median(later):.2f} s (at most {max(later):.2f} s)")
+    print(f"{model}: first {first:.2f} s, later {statistics.median(later):.2f} s (at most {max(later):.2f} s)")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    main(parser.parse_args().model)

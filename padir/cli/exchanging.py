@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model
+from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, vocabulary_file
 from padir.cli.console import tell
 from padir.decoding.options import option_table
 from padir.errors import PadirError
@@ -81,6 +81,7 @@ def _t5x_card(args: argparse.Namespace) -> tuple[ModelCard, Tokenizer]:
 
     source, target = pair_of(args.languages)
     model, objective = (config.argument(TrainConfig, name) for name in ("model", "objective"))
-    tokenizer = Tokenizer.load(args.vocab, renumber=False, **chosen(args, "padir.text.tokenizer:Tokenizer.load"))
+    settings = chosen(args, "padir.text.tokenizer:Tokenizer.load")
+    tokenizer = Tokenizer.load(vocabulary_file(args.vocab), renumber=False, **settings)
     strategy = objective.decoded_with(model)
     return ModelCard(model, tokenizer.ids, objective.corruption, strategy, source, target, ""), tokenizer

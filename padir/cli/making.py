@@ -18,6 +18,7 @@ from padir.cli.arguments import (
     named_values,
     sharding_of,
     source_of,
+    vocabulary_file,
 )
 from padir.cli.console import print_splits, tell, warn
 from padir.data.prepare import prepare
@@ -54,7 +55,7 @@ def run_vocab(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_prepare(args: argparse.Namespace) -> dict[str, Any]:
     source = source_of(args)
-    vocabulary = Tokenizer.load(args.vocab, **chosen(args, "padir.text.tokenizer:Tokenizer.load"))
+    vocabulary = Tokenizer.load(vocabulary_file(args.vocab), **chosen(args, "padir.text.tokenizer:Tokenizer.load"))
     limits = LengthLimits(**chosen(args, "padir.data.prepared:LengthLimits"))
     if args.dedupe:
         limits = dataclasses.replace(limits, drop=tuple(dict.fromkeys((*limits.drop, "duplicate"))))

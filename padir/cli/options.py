@@ -173,7 +173,8 @@ def prepare_options(parser: Parser) -> None:
 
     padir prepare --task toy_de_en --vocab data/vocab.model --output data/toy
     """
-    parser.add_argument("--vocab", required=True, metavar="FILE", help="the vocabulary, from `padir vocab`")
+    about = "the vocabulary, from `padir vocab`, or a model that has it, such as de_en"
+    parser.add_argument("--vocab", required=True, metavar="FILE", help=about)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
     limits = {
         "max_source_tokens": "drop pairs with longer sources",

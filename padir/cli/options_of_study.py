@@ -190,7 +190,7 @@ def t5x_options(parser: Parser) -> None:
     reader.add_argument("checkpoint", metavar="DIR", help="checkpoint_<step>, or a model_dir with several checkpoints")
     reader.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
     reader.add_argument("--step", type=int, help="step of the checkpoint in a model_dir (the last)")
-    reader.add_argument("--vocab", metavar="FILE", help="the SentencePiece file")
+    reader.add_argument("--vocab", metavar="FILE", help="the SentencePiece file, or a model that has it")
     reader.add_argument("--languages", metavar="SRC-TGT", help="languages of the model, such as de-en")
     setting(reader, "padir.interop.t5x.exchange:import_model", "seed", "seed of initialised arrays")
     stored_precision_option(reader)

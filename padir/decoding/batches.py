@@ -166,7 +166,11 @@ def choose(
         )
         chosen, text = first_whole(zip(ranked, texts, strict=True), source, batch.source.spans(b))
         ranked = [chosen, *(n for n in ranked if n != chosen)]
-        best, listed = rows[b][chosen], ranked[: decoding.n_best]
+        best = rows[b][chosen]
+        first: dict[str, int] = {}
+        for n in ranked:
+            first.setdefault(hypotheses[b][n].text, n)
+        listed = [*first.values()][: decoding.n_best]
         most = [drafts.row(rows[b][n]) for n in listed or ranked[:1]]
         whole = [draft_tokens(loaded, decoding, *row, whole=True) for row in most]
         results.append(

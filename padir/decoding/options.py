@@ -106,7 +106,7 @@ class Decoding:
       beam: number of rows of beam search; 1 for greedy search.
       length_penalty: exponent of the beam's length penalty.
       temperature: temperature of sampling; 0 searches.
-      n_best: number of hypotheses that a `Translation` lists, best first; 0 lists none.
+      n_best: maximum number of texts that a `Translation` lists, best first; 0 lists none.
       shortlist: a `Shortlist` or the name of its file; it restricts the output ids of a batch to likely translations of
         its source ids. None allows all ids. A shortlist saves most of the projection onto a large vocabulary. It also
         makes a translation depend on the other sentences of its batch (`padir.decoding.shortlist`). Given targets are

@@ -33,7 +33,8 @@ class Translation:
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
         and for a text that was written again because it lost a span.
       truncated: True if the source was cut to the length that the model takes.
-      candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
+      candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first. A
+        text that several hypotheses have is listed once, with its best score.
       candidate_lengths: the candidates' numbers of tokens, EOS included, before repeated tokens were dropped.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.

@@ -9,6 +9,7 @@ from support.commands import corpus, refused, results
 from padir import config
 from padir.cli.arguments import folders_of
 from padir.cli.console import _dropped
+from padir.pretrained import model_folder
 
 
 def test_vocab_writes_a_vocabulary_of_both_sides(built, tmp_path, capsys):
@@ -40,6 +41,20 @@ def test_two_tables_are_two_corpora_of_any_codes(built, tmp_path, capsys, given,
     assert found["splits"]["train"]["corpora"] == {"a": {"read": 2, "written": 2}, "b": {"read": 2, "written": 0}}
     assert (found["source"]["source_language"], found["source"]["target_language"]) == codes
     assert found["splits"]["train"]["dropped"] == {"duplicate": 2} and "  b" in out
+
+
+def test_the_vocabulary_of_a_model_is_a_vocabulary(tmp_path, capsys):
+    (tmp_path / "a.tsv").write_text("Hallo\tHello\n")
+    command = ["prepare", "--languages", "de-en", "--validation", tmp_path / "a.tsv"]
+    for name, vocab in (
+        ("name", "de_en"),
+        ("folder", model_folder("de_en")),
+        ("file", model_folder("de_en") / "vocab.model"),
+    ):
+        results(capsys, tmp_path / "r.json", *command, "--vocab", vocab, "--output", tmp_path / name)
+    assert (tmp_path / "name/vocab.model").read_bytes() == (model_folder("de_en") / "vocab.model").read_bytes()
+    shards = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("name", "folder", "file")]
+    assert shards[0] == shards[1] == shards[2]
 
 
 def test_folders_come_from_the_option_or_from_gin():

@@ -63,6 +63,15 @@ class TestReport:
             capsys, "tables", f"{report}.json", "--metric", "ter"
         )
 
+    @pytest.mark.parametrize(("lines", "warned"), [(99, True), (100, False)])
+    def test_compare_says_when_lines_are_too_few(self, tmp_path, capsys, lines, warned):
+        for name in "abc":
+            (tmp_path / name).write_text("".join(f"{name} runs {i}\n" for i in range(lines)))
+        files = [str(tmp_path / name) for name in "abc"]
+        command = ["compare", "--languages", "de-en", "--target", *files, "--set", "samples=100"]
+        assert main(command) == 0
+        assert ("99 lines are too few" in capsys.readouterr().err) == warned
+
     def test_compare_reads_its_hypotheses(self, report, tmp_path, capsys):
         command = ["compare", "--target", f"{report}.rows/reference.txt", "--languages", "de-en"]
         command += [f"{report}.rows/01.txt", f"{report}.rows/05.txt", "--set", "samples=100"]

@@ -2,7 +2,11 @@
 
 import dataclasses
 import inspect
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +127,33 @@ def test_a_card_cannot_ask_for_more_than_a_strangers_due(dual, options, words):
 
 def test_a_kind_named_twice_is_looked_for_once():
     assert Decoding(keep=["tags", "urls", "tags"]).keep == ("tags", "urls")
+
+
+TYPED = """\
+from collections.abc import Iterator, Sequence
+import padir
+translator = padir.Translator.load()
+def accepted(rows: Sequence[str], lines: Iterator[str], names: dict[str, int]) -> None:
+    for texts in (["a"], ("a", "b"), rows, lines, names.keys(), (text for text in rows), map(str.strip, rows)):
+        translator.translate(texts, mode="refine", precision="int8", keep=("tags",))
+    translator.translate_iter(open("x"))
+    translator.score(["a"], ["b"])
+    padir.Decoding(mode=None, precision="bfloat16")
+translator.translate("a")  # refused
+translator.translate_iter("a")  # refused
+translator.score("a", ["b"])  # refused
+translator.align(["a"], "b")  # refused
+translator.translate(["a"], mode="nar")  # refused
+translator.translate(["a"], precision="int4")  # refused
+padir.Decoding(mode="nar")  # refused
+translator.save("x", dtype="int8")  # refused
+"""
+
+
+@pytest.mark.slow
+def test_pyright_refuses_what_is_refused(tmp_path):
+    (tmp_path / "typed.py").write_text(TYPED)
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, tmp_path / "typed.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    found = {each["range"]["start"]["line"] for each in json.loads(done.stdout)["generalDiagnostics"]}
+    assert found == {number for number, line in enumerate(TYPED.splitlines()) if line.endswith("# refused")}

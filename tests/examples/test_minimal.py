@@ -2,6 +2,8 @@
 
 import dataclasses
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,3 +127,12 @@ def test_it_learns_a_few_pairs_by_heart(minimal):
     params = minimal.train(jax.random.key(0), model, source_BS, target_BL, num_steps=300, batch=8)
     *_, last_BL = minimal.refine(jax.random.key(1), params, model, source_BS, num_steps=4)
     np.testing.assert_array_equal(last_BL, target_BL)
+
+
+def test_programs_print_their_help_at_once():
+    """Whatever words are given, a program that takes no options would run for minutes, or write its files."""
+    folders = (FILE.parent, FILE.parents[1] / "scripts")
+    programs = [path for folder in folders for path in folder.rglob("*.py") if "__main__" in path.read_text()]
+    assert FILE in programs and all(".parse_args()" in path.read_text() for path in programs)
+    done = subprocess.run([sys.executable, FILE, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "The paper in one file" in done.stdout and "step 250" not in done.stdout
