@@ -27,7 +27,7 @@ from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import UNSPACED, Marked, Placing
-from padir.text.spans import Edit, edited, find
+from padir.text.spans import ENTITY, Edit, edited, find
 
 Terms = Mapping[str, str]
 
@@ -85,24 +85,29 @@ def missing(terms: Terms, source: str, target: str) -> list[Edit]:
 def _compared(terms: Terms, source: str, target: str) -> tuple[list[Edit], list[tuple[int, int]]]:
     """The missing terms, and the places of the others in the translation; no two terms share words of either side."""
     sought: list[Edit] = []
+    taken = bytearray(len(source))
     for own in sorted(terms, key=len, reverse=True):
-        span = _vacant(own, source, [edit[:2] for edit in sought])
+        span = _vacant(own, source, taken)
         sought += [Edit(*span, terms[own])] if span else []
     absent: list[Edit] = []
     present: list[tuple[int, int]] = []
+    taken = bytearray(len(target))
     for edit in sorted(sought, key=lambda edit: (-len(edit.text), edit)):
-        if (span := _vacant(edit.text, target, present)) is None:
+        if (span := _vacant(edit.text, target, taken)) is None:
             absent.append(edit)
         else:
             present.append(span)
     return sorted(absent), present
 
 
-def _vacant(words_of: str, text: str, taken: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first place of words in a text that overlaps with nothing that is taken."""
-    spans = (match.span() for match in _pattern(words_of).finditer(text))
-    free = (span for span in spans if all(span[1] <= begin or end <= span[0] for begin, end in taken))
-    return next(free, None)
+def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | None:
+    """Takes the first place of words in a text whose characters are not `taken` yet."""
+    for match in _pattern(words_of).finditer(text):
+        begin, end = match.span()
+        if not any(taken[begin:end]):
+            taken[begin:end] = b"1" * (end - begin)
+            return begin, end
+    return None
 
 
 @functools.lru_cache(100_000)  # a long list of terms is looked for in every text
@@ -171,9 +176,10 @@ def _edits(
     terms: Sequence[Terms],
 ) -> dict[int, list[Edit]]:
     """Missing terms in place of words of each translation; translations that miss none are left out."""
+    keep = (*decoding.keep, ENTITY) if "tags" in decoding.keep else decoding.keep
 
     def bare(text: str) -> str:  # its spans do not count
-        return edited(text, [Edit(begin, end, " " * (end - begin)) for begin, end, _ in find(text, decoding.keep)])
+        return edited(text, [Edit(begin, end, " " * (end - begin)) for begin, end, _ in find(text, keep)])
 
     compared = {i: _compared(terms[i], bare(text), bare(results[i].text)) for i, text in enumerate(texts)}
     compared = {i: each for i, each in compared.items() if each[0]}
@@ -181,7 +187,7 @@ def _edits(
     linked = links(translator.loaded, pairs, decoding.batch_size)
     edits = {}
     for (i, (absent, present)), pair, numbers in zip(compared.items(), pairs, linked, strict=True):
-        kept = [span[:2] for span in find(pair[1], decoding.keep)]
+        kept = [span[:2] for span in find(pair[1], keep)]
         placing = Placing(*pair, numbers, [Edit(*span, "") for span in present + kept])
         edits[i] = sorted((placing.word(edit) for edit in absent), key=lambda edit: edit[:2])
     return edits

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import collections
 import functools
+import html
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from padir.errors import PadirError, nearest
@@ -22,18 +23,20 @@ NUM_PLACEHOLDERS = 16
 MARKS = tuple(chr(0xE000 + number) for number in range(NUM_PLACEHOLDERS))
 
 _LATIN = "A-Za-zÀ-ÖØ-öø-ɏ"
-_UNITS = "°[CF]|°|%|€|[kKMGT]B|[kcm]m|[km]g|ml|[kMG]?Hz|[kM]W"
+_UNITS = r"°[CF]|°|%(?!\()|€|[kKMGT]B|[kcm]m|[km]g|ml|[kMG]?Hz|[kM]W"
 # A tag, with its slash, name and final slash as groups. Attributes hold a "=", or are one word alone: `a<b und c>d` has
 # no tag. Quoted values may hold a ">". The quantifier *+ gives nothing back, so that no text takes long.
 TAG = (
     r"<(/?)([A-Za-z][\w:.-]*)"
     r"(?:\s(?=[^<>]*=|[a-z]+\s*/?>)(?:=\s*\"[^\"<]*\"|=\s*'[^'<]*'|/(?!>)|[^<>/])*+)?\s*(/?)>"
 )
-# Spans of earlier kinds win over overlapping spans of later kinds.
+ENTITY = r"&\#?\w{1,40};"
+MARKUP = re.compile(rf"{TAG}|<!--.*-->|{ENTITY}")
+# Of spans that overlap, the one that contains the other wins, or else the one of the earlier kind.
 KINDS = {
     # markup and entities, and the variables of programs' messages
-    "tags": rf"{TAG}|<!--(?:(?!<!--).)*?-->"
-    r"|&\#?\w+;|%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{[\w.:-]*\}",
+    "tags": rf"{TAG}|<!--(?:(?!<!--).)*?-->|{ENTITY}"
+    r"|(?:%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{[\w.:-]*\})+",
     "urls": r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\"'.,;:!?)\]]|www\.[\w-]+\.[^\s<>\"]*[^\s<>\"'.,;:!?)\]]"
     r"|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
     "numbers": rf"(?<![{_LATIN}\d_.,])[+-]?\d+(?:[.,:/-]\d+){{0,20}}"
@@ -42,6 +45,9 @@ KINDS = {
 # A capitalised word after another word; only training looks for such names, because German capitalises all nouns.
 _NAMES = rf"(?<=[{_LATIN}\d,;)] )[A-ZÀ-ÖØ-Þ][{_LATIN}]+(?:[ -][A-ZÀ-ÖØ-Þ][{_LATIN}]+)*(?![{_LATIN}\d_])"
 OWN = f"[{MARKS[0]}-{MARKS[-1]}]"
+# Letters and digits of scripts whose words have endings, such as Latin: a span takes in the word that it stands in.
+JOINING = r"[^\W\u0590-\u1dff\u2c00-\U0010ffff]"
+_BEFORE, _AFTER = re.compile(rf"{JOINING}(?=\S)"), re.compile(rf"(?<=\S){JOINING}")
 
 
 class Found(NamedTuple):
@@ -60,17 +66,36 @@ class Edit(NamedTuple):
     text: str
 
 
-def edited(text: str, edits: Iterable[Edit]) -> str:
+def edited(text: str, edits: Iterable[Edit], entities: Mapping[int, str] | None = None) -> str:
     """The text after edits; of insertions at one place, the first comes first.
+
+    Args:
+      entities: by code points, what replaces characters that no edit touches (as in `str.translate`).
 
     >>> edited("I saw Tom", [Edit(9, 9, "."), Edit(6, 9, "her")])
     'I saw her.'
     """
     parts, end = [], 0
     for edit in sorted(edits, key=lambda edit: edit[:2]):
-        parts += [text[end : edit.begin], edit.text]
+        parts += [text[end : edit.begin].translate(entities or {}), edit.text]
         end = max(end, edit.end)
-    return "".join([*parts, text[end:]])
+    return "".join([*parts, text[end:].translate(entities or {})])
+
+
+def characters(text: str) -> list[Edit]:
+    """Characters in place of the entities that models can read; blanks, symbols and unknown names stay entities.
+
+    >>> edited(text := "3 &lt; 5&nbsp;km &amp; M&uuml;ll &copy;", characters(text))
+    '3 < 5&nbsp;km & Müll &copy;'
+    """
+    found = _compiled("tags").finditer(text) if "&" in text else ()
+    return [Edit(*match.span(), char) for match in found if (char := _character(match[0]))]
+
+
+def _character(span: str) -> str:
+    """The character of an entity that models can read; "" for other spans."""
+    char = html.unescape(span) if span[0] == "&" else ""
+    return char if re.fullmatch(r"[^\W_]|[!-~€£¥§°–—…¿¡«»‹›‘-„·]", char) else ""
 
 
 @functools.cache
@@ -101,25 +126,37 @@ def check_kinds(keep: Iterable[str]) -> None:
 
 
 def find(text: str, kinds: Sequence[str]) -> list[Found]:
-    """The spans of the kinds and patterns in a text, in order.
+    """The spans of the kinds and patterns in a text, in order; a span within a word takes in the whole word.
 
-    Where spans overlap, earlier kinds of `KINDS` win over later ones, and all of them over patterns. Of patterns, the
-    first wins.
+    Where spans overlap, a span that contains another wins. Else earlier kinds of `KINDS` win over later ones, and all
+    of them over patterns. Of patterns, the first wins. Entities of `characters` are text.
 
-    >>> text = "Siehe <b>www.example.org/5</b>, 20 km."
+    >>> text = "Siehe <b>www.example.org/{n}</b>, {n}te Seite, 20 km."
     >>> [text[begin:end] for begin, end, _ in find(text, ["tags", "urls", "numbers"])]
-    ['<b>', 'www.example.org/5', '</b>', '20 km']
+    ['<b>', 'www.example.org/{n}', '</b>', '{n}te', '20 km']
     """
-    found: list[Found] = []
-    taken = bytearray(len(text))
-    order = {kind: place for place, kind in enumerate((OWN, *KINDS))}
-    for kind in sorted(kinds, key=lambda kind: order.get(kind, len(order))):
+    kinds = sorted(kinds, key=lambda kind: [OWN, *KINDS, kind].index(kind))
+    every: list[tuple[int, int, int]] = []  # begin, -end, number of the kind
+    for number, kind in enumerate(kinds):
+        least = 0
         for match in _compiled(kind).finditer(text):
             begin, end = match.span()
-            if begin < end and not any(taken[begin:end]):
-                taken[begin:end] = b"1" * (end - begin)
-                found.append(Found(begin, end, kind))
-    return sorted(found)
+            if begin < least or begin == end or (kind == "tags" and _character(match[0])):
+                continue
+            is_word = not MARKUP.fullmatch(match[0])
+            while is_word and begin > least and _BEFORE.match(text, begin - 1):
+                begin -= 1
+            while is_word and _AFTER.match(text, end):
+                end += 1
+            every.append((begin, -end, number))
+            least = end
+    found = [(0, 0, 0)]
+    for begin, end, number in sorted(every):
+        if begin < -found[-1][1] < -end and number < found[-1][2]:
+            found.pop()
+        if begin >= -found[-1][1]:
+            found.append((begin, end, number))
+    return [Found(begin, -end, kinds[number]) for begin, end, number in found[1:]]
 
 
 def with_marks(source: str, target: str, first: int = 0) -> tuple[str, str, collections.Counter[str]]:

@@ -1,9 +1,12 @@
 """Marks in place of spans: what a model reads, and the spans back in its translation."""
 
+import collections
 import random
 import re
+import sys
 
 import pytest
+from support.marked_sentences import KINDS, SPANS, VOID, hostile, sentence
 from support.markup import well_formed
 
 from padir.text.marks import Placing, mark, units
@@ -38,6 +41,13 @@ def finished(text, translation, pairs="", kinds=ALL, placeholders=False):
         ("<b>www.x.org</b> 5", ""),
         ("<b>www.x.org</b> heute", "X heute"),
         ("Guten Tag", None),
+        ("5 &lt; 6 &amp; M&uuml;ll &#39;ab&#x27; &quot;c&quot; &euro;", "5 < 6 & Müll 'ab' \"c\" €"),
+        ("ab&nbsp;cd &copy; Ufer&shy;weg &foo;", "ab cd Uferweg "),
+        ("&amp;auml; &lt;b&gt;fett&lt;/b&gt;", "&auml; X fett Z"),
+        ("eins</li><li>zwei.</b>Drei (<b>vier</b>)", "eins zwei. Drei (vier)"),
+        ("un<b>glaub</b>lich <i>{n}</i>te{m} auf Rad<br>{n}", "unglaublich X Z auf Rad Q"),
+        ("{a}{b} {n}te Xaver{n}s {n}年", "X Z Q Y年"),
+        ("Guten Tag &" + "a" * 5000 + ";", None),
     ],
 )
 def test_stand_ins_of_models_without_placeholders(text, expected):
@@ -104,15 +114,112 @@ def test_copies_are_left_out_and_lost_words_placed():
         ("Klick <b>hier</b>.", "Click here.", "here=hier", "Click <b>here</b>."),
         ("<p>Ein <i>alter <b>Hund</b></i></p>", "a dog old", "old=alter dog=Hund", "<p>a <i><b>dog</b> old</i></p>"),
         ("<b>eins</b> <i>zwei</i>", "two one", "one=eins two=zwei", "<i>two</i> <b>one</b>"),
-        ("Wo<br>ist <hr> es", "Where is it", "Where=Wo is=ist it=es", "Where<br> is <hr>it"),
-        ("Lies <b></b> das", "Read it", "Read=Lies it=das", "Read <b></b>it"),
+        ("Wo<br>ist <hr> es", "Where is it", "Where=Wo is=ist it=es", "Where<br>is <hr> it"),
+        ("Lies <b></b> das", "Read it", "Read=Lies it=das", "Read <b></b> it"),
         ("Lies <b>das</b>", "Read", "Read=Lies", "Read<b></b>"),
         ('Eine <a n="x>y">Rose</a>', "A rose", "rose=Rose", 'A <a n="x>y">rose</a>'),
         ("a <b>b</b> c <b>d</b>", "d b", "b=b d=d", "<b>d</b> <b>b</b>"),
+        ("Seite&nbsp;5 ist", "page 5 is", "page=Seite 5=5 is=ist", "page&nbsp;5 is"),
+        ("a &nbsp; b", "x y", "x=a y=b", "x &nbsp; y"),
+        ("un<b>glaub</b>lich alt", "very old", "very=unglaublich old=alt", "<b>very</b> old"),
+        ("<li>eins</li><li>zwei</li>", "one two", "one=eins two=zwei", "<li>one</li><li>two</li>"),
+        ("<p> eins <b> zwei </b> </p>", "one two", "one=eins two=zwei", "<p> one <b> two </b> </p>"),
+        ("eins<br>zwei drei", "three. one", "three=drei one=eins", "three. one<br>"),
+        ("Klick<b> hier</b>", "Click here", "Click=Klick here=hier", "Click<b> here</b>"),
+        ("Der Ufer&shy;weg", "The path", "The=Der path=Uferweg", "The path&shy;"),
     ],
 )  # fmt: skip
 def test_tags_go_where_their_words_went(source, translation, pairs, expected):
     assert finished(source, translation, pairs) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "expected"),
+    [
+        ("M&uuml;ll &amp; &quot;Rad&quot; '", 'Müll & "bike" <', "M&uuml;ll &amp; &quot;bike&quot; <"),
+        ("x &#38; y &amp; www.x.org/?a&amp;b", "x & X", "x &#38; www.x.org/?a&amp;b"),
+        ("Siehe www.x.org um 17:30 und a@b.de", "byX Xs on byZs QZ", "by www.x.org  on by 17:30 a@b.de"),
+        ("{n} um 12", "Xs at12 and X", "{n} at12 and "),
+        ("Lies {n}", "Xray X-ray", "Xray X-ray"),
+        ("Lies Xs {n}", "Xs byX", "Xs by {n}"),
+    ],
+)
+def test_characters_become_entities_and_joined_marks_words(source, translation, expected):
+    assert mark(source, ALL, placeholders=False).finished(translation) == expected
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_no_span_of_a_sentence_is_lost_doubled_or_left_as_a_mark(placeholders):
+    """500 sentences of every kind of span, and a model that loses, repeats, moves and joins their marks."""
+    for seed in range(500):
+        draw = random.Random(seed)
+        source = sentence(draw)
+        marked = mark(source, KINDS, placeholders)
+        if marked is None or not marked.text:
+            continue
+        translation = "stone " + hostile(draw, [*filter(None, marked.marks)])
+        numbers = [draw.randrange(-1, len(units(marked.text))) for _ in units(translation)]
+        result = marked.finished(translation, numbers)
+        before, after = (collections.Counter(SPANS.findall(text)) for text in (source, result))
+        copies = {mark for mark in marked.marks if mark.isdigit()}  # a number may stand twice
+        assert {*before} == {*after}, (source, translation, result)
+        assert all(after[span] == before[span] or span in copies for span in before), (source, translation, result)
+        assert well_formed(re.sub("</?li>|<hr/>|<wbr>", "", result)), (source, translation, result)
+        others = SPANS.sub("_", result)
+        assert not re.search(rf"[{MARKS[0]}-{MARKS[-1]}]|\b(by)?[XZQYVWKJ]s?\b", others), (source, translation, result)
+        for span in VOID:
+            if re.search(rf"\w {re.escape(span)} \w", source) and source.count(span) == 1:
+                assert re.search(rf"(^|[ >;]){re.escape(span)}([ <&]|$)", result), (source, translation, result)
+
+
+def steps(function, *args):
+    """The number of lines that run."""
+    count = 0
+
+    def trace(frame, event, arg):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*args)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda n: "<b>" * n + "Wo ist der Bahnhof?" + "</b>" * n,
+        lambda n: "<b>eins " * n + "</b>" * n,
+        lambda n: "<b>" * n + "eins " + "</i>" * n,
+        lambda n: "<b>eins</i> " * n,
+        lambda n: "a<b>a</b>" * n,
+        lambda n: "eins<br>" * n,
+        lambda n: "eins " + "<br>" * n,
+        lambda n: "eins " + "<br> " * n,
+        lambda n: "eins 1234 {n} M&uuml;ll&nbsp;" * n,
+        lambda n: "eins " + "{n}" * n,
+        lambda n: "eins " + "Tom" * n,
+        lambda n: "eins www.x.org/{n}&amp; " * n,
+    ],
+)
+def test_work_grows_no_faster_than_the_text(text):
+    def finish(n):
+        marked = mark(text(n), (*ALL, "Tom"), placeholders=False)
+        source = len(units(marked.text))
+        for translation in ("one X , " * n, ". " * n):
+            own = units(translation)
+            marked.finished(translation, [t % source for t in range(len(own))])
+            marked.finished(translation, [source // 2] * len(own))
+        marked.faults("byZ " * n)
+
+    finish(1)  # compiles patterns
+    few, many = steps(finish, 40), steps(finish, 80)
+    assert many <= 2.3 * few
 
 
 @pytest.mark.parametrize("placeholders", [False, True])
@@ -143,6 +250,14 @@ def test_spans_survive_every_translation(placeholders):
         tags = re.findall("</?[buir]+>", result)
         assert sorted(tags) == sorted(re.findall("</?[buir]+>", source)), (source, translation, result)
         assert well_formed(result), (source, translation, result)
+
+
+def test_deep_elements_enclose_what_they_enclosed():
+    deep = 20_000  # no recursion, and with work that grows with the square of the depth this takes hours
+    source = "<b>" * deep + "Wo ist der Bahnhof?" + "</b>" * deep
+    assert finished(source, "Where?", "Where=Wo ?=?") == "<b>" * deep + "Where" + "</b>" * deep + "?"
+    nested = "".join(f"<b>{number} " for number in range(100, 150)) + "</b>" * 50
+    assert well_formed(finished(nested, " ".join("abcdefghij" * 3), kinds=["tags"]))
 
 
 def test_a_word_goes_neither_into_a_span_nor_into_another_word():

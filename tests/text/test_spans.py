@@ -3,7 +3,7 @@
 import pytest
 
 from padir.errors import PadirError
-from padir.text.spans import KINDS, MARKS, NUM_PLACEHOLDERS, check_kinds, find, with_marks
+from padir.text.spans import KINDS, MARKS, NUM_PLACEHOLDERS, Edit, check_kinds, edited, find, with_marks
 
 
 def spans(text, *kinds):
@@ -34,6 +34,36 @@ def test_earlier_kinds_win():
     assert spans(text, "tags", "urls", "numbers") == ['<a href="https://a.example/5">', "5", "</a>"]
     assert spans(text, "5", "numbers", "urls", "tags") == ['<a href="https://a.example/5">', "5", "</a>"]
     assert spans("Tom Sawyer 5", "Tom Sawyer", "Tom", r"\d") == ["Tom Sawyer", "5"]
+    assert spans("ab <br> c", "tags", "b <b") == ["<br>"]  # the later kind begins first
+    assert spans("1 2 3 4", "2 3", "1 2", "3 4") == ["2 3"]
+
+
+def test_what_contains_a_span_wins():
+    text = "www.x.org/{id}?a=1&amp;b=%s http://x.org/&nbsp;/%20x <a href='www.x.org'> <!--www.x.org-->"
+    expected = ["www.x.org/{id}?a=1&amp;b=%s", "http://x.org/&nbsp;/%20x", "<a href='www.x.org'>", "<!--www.x.org-->"]
+    assert spans(text, *KINDS) == spans(text, "amp", *KINDS) == expected
+    assert spans("Tom Sawyer", "Tom", "Tom Sawyer") == ["Tom Sawyer"]
+    assert spans("4711 %(zahl)d", *KINDS) == ["4711", "%(zahl)d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ACMEs, XACME und ACME_5, ACME-Haus", "ACMEs|XACME|ACME_5|ACME"),
+        ("ACME的 和ACME", "ACME|ACME"),
+        ("ACMEACME {n}te %s5 {a}{b}x", "ACMEACME|{n}te|%s5|{a}{b}x"),
+        ("un<b>glaub</b>lich &copy;x", "<b>|</b>|&copy;"),
+        ("Gr&uuml;&szlig;e", ""),
+        ("ein\tTab", "\t"),
+    ],
+)
+def test_a_span_takes_in_its_word(text, expected):
+    assert "|".join(spans(text, "tags", "ACME", "\t")) == expected
+
+
+def test_nested_edits_write_nothing_twice():
+    assert edited("abcdef", [Edit(1, 5, "X"), Edit(2, 3, "y")]) == "aXyf"
+    assert edited("a<b<", [Edit(3, 4, "<")], {ord("<"): "&lt;"}) == "a&lt;b<"
 
 
 def test_marks_stand_for_spans_of_both_sides_alone():
