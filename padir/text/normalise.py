@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from padir.text.spans import Edit, edited, find
+from padir.text.spans import Edit, characters, edited, find
 
 FORMS = ("plain", "raw")  # of a model's training text: in the form of this module, or as it was
 
@@ -101,10 +101,15 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
 
 
 def _masked(text: str, keep: Sequence[str]) -> tuple[str, list[str]]:
-    """A text with one noncharacter in place of each span, and the spans."""
-    found = find(text, keep)
-    masked = edited(text.replace(_SPAN, " "), [Edit(begin, end, _SPAN) for begin, end, _ in found])
-    return masked, [text[begin:end] for begin, end, _ in found]
+    """A text with one noncharacter in place of each span and, with "tags", of each entity; and what it stands for."""
+    places = [each[:2] for each in (*find(text, keep), *(characters(text) if "tags" in keep else ()))]
+    edits = []
+    done = 0
+    for begin, end in sorted(places):
+        if begin >= done:  # other entities are parts of addresses
+            edits.append(Edit(begin, end, _SPAN))
+            done = end
+    return edited(text.replace(_SPAN, " "), edits), [text[begin:end] for begin, end, _ in edits]
 
 
 def _unmasked(masked: str, spans: Sequence[str]) -> str:
