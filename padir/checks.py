@@ -222,28 +222,25 @@ def _words(hint: Any) -> str:
     return words.get(hint, f"a {hint.__name__}")
 
 
-def fits(value: Any, hint: Any, *, unresolved: tuple[type, ...] = ()) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """True if a value has the annotated type; annotations of unknown kinds, such as protocols, fit every value.
-
-    Args:
-      unresolved: types of values that are not known yet (gin references); such values fit every annotation.
 
     >>> fits(3, float), fits(True, int), fits(("a", 1), tuple[str, ...]), fits(None, int | None)
     (True, False, False, True)
     """
-    if hint is Any or isinstance(value, unresolved):
+    if hint is Any:
         return True
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return any(fits(value, option, unresolved=unresolved) for option in typing.get_args(hint))
+        return any(fits(value, option) for option in typing.get_args(hint))
     origin = typing.get_origin(hint)
     if origin is Literal:
         return isinstance(value, str) and value in typing.get_args(hint)
     if origin in (tuple, Sequence):
         of = typing.get_args(hint)[0]
-        return isinstance(value, list | tuple) and all(fits(item, of, unresolved=unresolved) for item in value)
+        return isinstance(value, list | tuple) and all(fits(item, of) for item in value)
     if origin is dict:
         of = typing.get_args(hint)[1]
-        return isinstance(value, dict) and all(fits(item, of, unresolved=unresolved) for item in value.values())
+        return isinstance(value, dict) and all(fits(item, of) for item in value.values())
     if hint is float:  # a larger integer is no float
         huge = isinstance(value, int) and value.bit_length() > 1_000
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and not huge

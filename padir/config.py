@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import graphlib
 import inspect
-import io
 import re
 import tokenize
-import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +23,6 @@ import gin.config
 from gin.config import ConfigurableReference
 from gin.config_parser import ImportStatement
 
-from padir.checks import fits, type_name
 from padir.data.plan import Batching
 from padir.data.prepared import Mixture
 from padir.data.sources import ParallelText
@@ -59,7 +56,7 @@ def _name(item: Callable[..., Any]) -> str:
 _REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module="padir") for item in CONFIGURABLES}
 _ITEMS = {f"padir.{_name(item)}": item for item in CONFIGURABLES}
 _UNBOUND = object()
-_MOST_BYTES, _MOST_QUOTES = 65_536, 2_000  # of a gin file
+_MOST_BYTES = 32_768  # of a gin file
 _MOST_VALUES = 10_000  # of a macro with the macros in it
 _MOST_LEVELS = 100  # of lists in lists, of macros and of scopes; gin calls itself for each
 _MOST_FILES = 100
@@ -131,8 +128,8 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
         modules, too.
 
     Raises:
-      PadirError: a file is missing, a name is unknown (the message has the nearest known name), a value has the
-        wrong type, or an import is not allowed.
+      PadirError: a file is missing, a name is unknown (the message has the nearest known name), bindings refer to each
+        other in a circle or stand for too many values, or an import is not allowed.
     """
     clear()
     package = Path(__file__).resolve().parent  # configs/ is beside it in the repository, inside it when installed
@@ -148,8 +145,6 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
     except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
         raise PadirError(_explain(str(error))) from None
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
-    for item in CONFIGURABLES:
-        _check_types(item)
 
 
 def _bind_defaults(item: Callable[..., Any]) -> None:
@@ -213,28 +208,13 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _read(path: str) -> Any:
-    """Opens a gin file; larger ones than any configuration, or more of them, would keep the parser busy for minutes."""
+    """Opens a gin file; larger ones than any configuration, or more, would keep the parser busy for minutes."""
     _files.append(path)
     if Path(path).stat().st_size > _MOST_BYTES:
         raise PadirError(f"the gin file {path}", f"at most {_MOST_BYTES:,} bytes", remedy="give a smaller file")
     if len(_files) > _MOST_FILES:
         raise PadirError(f"{_files[0]} includes itself, or more than {_MOST_FILES} files: leave some out")
-    text = io.StringIO(Path(path).read_text(encoding="utf-8-sig"))
-    if (
-        len(re.findall("[\"']", text.getvalue())) > _MOST_QUOTES
-    ):  # of adjacent texts gin reads the first again and again
-        raise PadirError(f"the gin file {path}", f"of at most {_MOST_QUOTES:,} quotation marks", remedy="shorten it")
-    text.name = path  # pyright: ignore[reportAttributeAccessIssue]
-    return text
-
-
-def _check_types(item: Callable[..., Any]) -> None:
-    """Compare bound values with annotations, except references (@Mask(), %SIZE), which gin resolves."""
-    for parameter, hint in typing.get_type_hints(item).items():
-        value = _bound(item, parameter)
-        if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
-            remedy = "write an instance as @Name()" if "padir." in f"{hint}" else ""
-            raise PadirError(f"{_name(item)}.{parameter}", f"of type {type_name(hint)}", value, remedy)
+    return open(path, encoding="utf-8-sig")
 
 
 def _parse(name: str, files: list[str], bindings: list[str]) -> None:

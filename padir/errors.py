@@ -55,38 +55,36 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__} too large to show>"
 
 
-# padir's names, or a sentence, for options of fairseq, joeynmt, Sockeye, CTranslate2 and Hugging Face.
-_ELSEWHERE = {
-    "beam": "beam_size beam_width beams num_beams",
-    "length_penalty": "beam_alpha length_penalty_alpha lenpen",
-    "n_best": "nbest nbest_size num_hypotheses num_return_sequences",
-    "num_steps": "decoding_iterations iter_decode_max_iter iterations max_iter max_iterations num_inference_steps"
-    " num_iterations",
-    "top_k": "iter_decode_with_beam length_beam length_beam_size num_lengths",
-    "brevity": "iter_decode_eos_penalty",
-    "rerank": "iter_decode_with_external_reranker",
-    "temperature": "do_sample sampling sampling_temperature softmax_temperature",
-    "drop_repeats": "no_repeat_ngram_size repetition_penalty",
-    "shortlist": "restrict_lexicon use_vmap",
-    "precision": "bf16 compute_type fp16 int8 torch_dtype",
-    "batch_size": "max_batch_size max_sentences per_device_eval_batch_size",
-    "seed": "random_seed",
-    "template": "target_prefix prefix_size",
-    "terms": "constraints force_words_ids",
-    "align": "print_alignment return_alignments",
-    "jsonl": "return_scores",
-    "model": "ckpt model_name_or_path model_path path",
-    "languages": "source_lang src_lang",
-    "steps": "max_steps max_update max_updates updates",
-    "learning_rate": "lr",
-    "peak": "lr",
-    "warmup": "learning_rate_warmup warmup_updates",
-    "warmup_steps": "learning_rate_warmup warmup_updates",
-    "max_length": "max_len max_new_tokens max_output_length",
-    "the model's ModelConfig.max_length limits a translation": "max_decoding_length max_len max_len_a max_length"
-    " max_len_b max_new_tokens max_output_length",
-    "the strategy has it, as in padir:temperature=1.0,top_p=0.9": "sampling_topk sampling_topp top_p",
-}
+# padir's name, or a sentence, for options of fairseq, joeynmt, Sockeye, CTranslate2 and Hugging Face.
+_ELSEWHERE = """
+beam = beam_size beam_width beams num_beams
+length_penalty = beam_alpha length_penalty_alpha lenpen
+n_best = nbest nbest_size num_hypotheses num_return_sequences
+num_steps = decoding_iterations iter_decode_max_iter iterations max_iter num_inference_steps num_iterations
+top_k = iter_decode_with_beam length_beam length_beam_size num_lengths
+brevity = iter_decode_eos_penalty
+rerank = iter_decode_with_external_reranker
+temperature = do_sample sampling sampling_temperature softmax_temperature
+drop_repeats = no_repeat_ngram_size repetition_penalty
+shortlist = restrict_lexicon use_vmap
+precision = bf16 compute_type fp16 int8 torch_dtype
+batch_size = max_batch_size max_sentences per_device_eval_batch_size
+seed = random_seed
+template = target_prefix prefix_size
+terms = constraints force_words_ids
+align = print_alignment return_alignments
+jsonl = return_scores
+model = ckpt model_name_or_path model_path path
+languages = source_lang src_lang
+steps = max_steps max_update max_updates updates
+learning_rate = lr
+peak = lr
+warmup = learning_rate_warmup warmup_updates
+warmup_steps = learning_rate_warmup warmup_updates
+max_length = max_len max_new_tokens max_output_length
+ModelConfig.max_length limits a translation = max_decoding_length max_len max_len_a max_length max_len_b max_new_tokens
+the strategy has it, as in padir:temperature=1.0,top_p=0.9 = sampling_topk sampling_topp top_p
+"""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -99,7 +97,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     bare = {each.lstrip("-"): each for each in known}
     asked = name.lstrip("-").replace("-", "_")
-    for ours, theirs in _ELSEWHERE.items():
+    for ours, _, theirs in (line.partition(" = ") for line in _ELSEWHERE.splitlines()):
         if asked in theirs.split() and (ours in bare or " " in ours):
             own = ours if " " in ours else f"here it is called {bare[ours]!r}"
             return f"{own} (docs/from_others.md)"

@@ -159,10 +159,10 @@ class Decoding:
     card_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self):
+        checks.check_fields(self)
         for name, make in _FROM_TEXT.items():
             if isinstance(value := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, make(value))
-        checks.check_fields(self)
         object.__setattr__(
             self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(dict.fromkeys(self.keep))
         )

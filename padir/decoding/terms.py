@@ -59,8 +59,6 @@ def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Te
         raise PadirError("n_best lists candidates without the terms: leave n_best or the terms out")
     every = [terms] if isinstance(terms, Mapping) else [*terms]
     for each in every:
-        if not isinstance(each, Mapping):
-            raise PadirError("terms", "a mapping from source words to target words", each, "such as {'Hund': 'hound'}")
         for source, target in each.items():
             if not all(isinstance(side, str) and side.strip() for side in (source, target)):
                 raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")

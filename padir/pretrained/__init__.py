@@ -7,6 +7,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
+from padir import checks
 from padir.errors import PadirError
 from padir.storage.files import is_address
 from padir.storage.remote import fetched
@@ -22,6 +23,7 @@ PRETRAINED = {
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
+@checks.arguments
 def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
     """The folder of a model, given as a path, an address, the name of a shipped model, or a hub's "ORG/NAME".
 
@@ -38,8 +40,6 @@ def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
     Raises:
       PadirError: `model` is neither text nor a path.
     """
-    if not isinstance(model, str | PathLike):
-        raise PadirError("model", "the path or the name of a model", model, f"known are {', '.join(PRETRAINED)}")
     if is_address(model):
         return fetched(model, steps=steps)
     try:

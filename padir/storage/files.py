@@ -168,16 +168,16 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read_json(path: Path, most_bytes: int = 2**28) -> Any:
+def read_json(path: Path, most_bytes: int = 2**28, *, remedy: str = RESTORE) -> Any:
     """Reads a JSON file of a folder that padir wrote; a larger one than `most_bytes` is refused."""
     try:
         if path.stat().st_size > most_bytes:
             raise ValueError(f"it has more than {most_bytes:,} bytes")
         return parsed_json(path.read_bytes())
     except OSError as error:
-        raise PadirError(f"cannot read {path} ({error.strerror or error})", remedy=RESTORE) from None
+        raise PadirError(f"cannot read {path} ({error.strerror or error})", remedy=remedy) from None
     except ValueError as error:
-        raise PadirError(f"{path} is damaged ({error})", remedy=RESTORE) from None
+        raise PadirError(f"{path} is damaged ({error})", remedy=remedy) from None
 
 
 def path_inside(folder: Path, name: str) -> Path:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from padir.checks import from_json
 from padir.errors import PadirError
-from padir.storage.files import RESTORE, parsed_json, path_inside
+from padir.storage.files import RESTORE, path_inside, read_json
 
 MANIFEST = "manifest.json"
 M = TypeVar("M", bound="Manifest")
@@ -66,14 +66,12 @@ class Manifest:
         path = path_inside(folder, MANIFEST)
         if not os.path.isfile(path):
             raise PadirError(f"{folder} has no {MANIFEST}: it is incomplete, or no folder of padir")
+        contents = read_json(path, remedy=cls.REMEDY)
         damaged = PadirError(f"{path} is damaged", remedy=cls.REMEDY)
         try:
-            contents = parsed_json(path.read_text(encoding="utf-8"))
             header = {name: contents[name] for name in cls.HEADER}
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, TypeError):
             raise damaged from None
-        except OSError as error:
-            raise PadirError(f"{path} cannot be read ({error.strerror})", remedy=cls.REMEDY) from None
         if header != cls.HEADER:
             expected, got = (" ".join(map(str, each.values())) for each in (cls.HEADER, header))
             raise PadirError(f"{path} must be of format {expected}, got {got}", remedy=cls.REMEDY)

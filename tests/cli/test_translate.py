@@ -202,7 +202,7 @@ class TestRefused:
             (["--gin_file", "README.md"], "--gin_file README.md cannot be read as gin configuration, line 3"),
             (["--input", "no_such.txt"], "cannot read --input no_such.txt (No such file or directory)"),
             (["--input", "."], "cannot read --input . (Is a directory)"),
-            (["--brevity", "nan"], "brevity must be in [0, inf), got nan"),
+            (["--brevity", "nan"], "brevity must be in [0, 10], got nan"),
             (["--rerank", "mbr"], "--rerank needs several hypotheses of a sentence, got one"),
             (["--n_best", 5, "--jsonl", "--top_k", 2, "--draws", 2], "n_best must be at most 4, the number of hypo"),
         ],

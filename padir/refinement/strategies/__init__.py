@@ -85,8 +85,6 @@ def parse_strategy(text: str) -> Strategy:
     >>> parse_strategy("block_gibbs:block=3,order=margin")
     BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
     """
-    if not isinstance(text, str):
-        raise PadirError("strategy", "text such as 'threshold:tau=0.9'", text)
     name, values = parse_call(text, "strategy", "threshold:tau=0.9")
     return get_strategy(name, **values)
 
