@@ -17,7 +17,7 @@ _WARN_SHARE = 0.05  # share of pairs that a filter would drop, from which a warn
 _WARN_RATIO = 3.0  # ratio of the numbers of tokens of two sides
 _IDENTIFIED = 10_000  # pairs of a corpus whose languages are identified
 _ENOUGH = 10  # lines in another language from which there is a warning
-_PIECES = re.compile(r"\w@@(?: |$)|(?:^| )▁|\w￭|￭\w")  # subwords of subword-nmt, SentencePiece and OpenNMT
+_PIECES = re.compile(r"\w@@(?: |$)|(?:^| )▁\w|\w￭|￭\w")  # subwords of subword-nmt, SentencePiece and OpenNMT
 _WARNINGS = {
     "duplicate": ("come more than once", "--dedupe drops them"),
     "equal": ("have equal sides", "--set drop=equal drops them"),

@@ -1,12 +1,11 @@
 import dataclasses
 import json
-import logging
 
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 from support.faults import flip_a_bit, refuses_damage, refuses_forgery
-from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers
+from support.small_corpus import Listed, Numbers
 
 from padir.data.prepare import _MOST_CHARACTERS, _batches, prepare
 from padir.data.prepared import LengthLimits, SplitInfo, load_manifest, load_tokenizer, read_lengths, read_text
@@ -85,62 +84,6 @@ def test_corpora_are_counted_by_name(tmp_path, tokenizer):
     train = prepare(source, tokenizer, tmp_path / "out", progress=False).splits["train"]
     assert train.corpora == {"news": {"read": 2, "written": 1}, "talks": {"read": 1, "written": 1}}
     assert load_manifest(tmp_path / "out").splits["train"] == train
-
-
-class TestFilters:
-    PAIRS = (
-        *(
-            (f"{a} {b}", f"{c} {d}")
-            for a, c in list(zip(GERMAN, ENGLISH, strict=True))[:6]
-            for b, d in [("acht", "eight")]
-        ),
-        ("null acht", "zero eight "),
-        ("eins", "eins"),
-        ("слово", "word"),
-        ("eins", "one two three four five six"),
-    )
-
-    def warnings(self, caplog, tmp_path, tokenizer, source, limits=LengthLimits()):  # noqa: B008
-        with caplog.at_level(logging.WARNING, "padir"):
-            manifest = prepare(source, tokenizer, tmp_path / "out", limits, progress=False)
-        return manifest, caplog.messages
-
-    def test_each_filter_drops_its_pairs_and_counts_them(self, caplog, tmp_path, tokenizer):
-        limits = LengthLimits(drop=("duplicate", "equal", "script"), max_length_ratio=3.0)
-        manifest, warned = self.warnings(caplog, tmp_path, tokenizer, Listed(self.PAIRS), limits)
-        train = manifest.splits["train"]
-        assert train.dropped == {"duplicate": 1, "equal": 1, "script": 1, "length ratio": 1}
-        assert train.written == len(self.PAIRS) - 4 and not warned
-
-    def test_without_filters_there_are_warnings(self, caplog, tmp_path, tokenizer):
-        manifest, warned = self.warnings(caplog, tmp_path, tokenizer, Listed(self.PAIRS))
-        assert manifest.splits["train"].written == len(self.PAIRS)
-        shown = ["10 % of the pairs " + what for what in ("come more", "have equal", "are not in the", "have lengths")]
-        assert len(warned) == 4 and all(any(each in line for line in warned) for each in shown)
-
-    def test_few_such_pairs_are_no_warning(self, caplog, tmp_path, tokenizer):
-        pairs = [(f"eins {i}", f"one {i}") for i in range(200)]
-        assert not self.warnings(caplog, tmp_path, tokenizer, Listed((*pairs, *self.PAIRS)))[1]
-
-    def test_pairs_for_evaluation_that_stand_in_training(self, caplog, tmp_path, tokenizer):
-        source = Listed((("eins", "one"), ("zwei", "two")), validation=(("eins ", "one"), ("drei", "three")))
-        assert self.warnings(caplog, tmp_path, tokenizer, source)[1] == ["validation: 1 of 2 pairs are also in train"]
-
-    def test_two_sides_of_one_language(self, caplog, tmp_path, tokenizer):
-        german = [source for source, _ in Numbers().pairs("train")]
-        source = Listed(tuple(zip(german, reversed(german), strict=True)))
-        assert any(
-            "both sides of listed look like one language" in line
-            for line in self.warnings(caplog, tmp_path, tokenizer, source)[1]
-        )
-        caplog.clear()
-        assert not any(
-            "look like one" in line for line in self.warnings(caplog, tmp_path / "b", tokenizer, Numbers())[1]
-        )
-
-    def test_an_unknown_filter_is_refused(self):
-        with pytest.raises(PadirError, match="drop must be one of duplicate, equal, script, got 'double'"):
-            LengthLimits(drop=("double",))
 
 
 def test_shards(tmp_path, tokenizer):
