@@ -1,6 +1,6 @@
 """Reads parallel text; the content and the name of a file determine its format.
 
-    two columns   a tab in nearly every line, or the name .tsv: each file is a corpus
+    two columns   a tab in nearly every line, or the name .tsv: each file is a corpus; as .csv if all fields have quotes
     .csv          quoted fields, separated by commas, semicolons or tabs: each file is a corpus
     JSON lines    {"translation": {"de": ..., "en": ...}} or {"de": ..., "en": ...}: each file is a corpus
     TMX, Parquet  each file is a corpus; Parquet needs pyarrow

@@ -70,6 +70,7 @@ def _pair(values: tuple[Any, Any], where: str) -> tuple[str, str]:
 def parquet(path: Path, languages: tuple[str, str]) -> Pairs:
     """Yields the pairs of a Parquet file; the columns of other names are not read."""
     try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet as arrow  # pyright: ignore[reportMissingImports]
     except ImportError:
         remedy = "pip install pyarrow, or write the pairs as JSON lines"
@@ -87,10 +88,11 @@ def parquet(path: Path, languages: tuple[str, str]) -> Pairs:
         file = arrow.ParquetFile(path, read_dictionary=[source, target])
         number = 0
         for group in range(file.num_row_groups):
-            table = file.read_row_group(group, columns=[source, target]).flatten()
-            for values in zip(table[source], table[target], strict=True):
-                number += 1
-                yield _pair((values[0].as_py(), values[1].as_py()), f"{path}, row {number}")
+            for batch in file.iter_batches(row_groups=[group], columns=[source, target]):
+                table = pyarrow.Table.from_batches([batch]).flatten()
+                for values in zip(table[source], table[target], strict=True):
+                    number += 1
+                    yield _pair((values[0].as_py(), values[1].as_py()), f"{path}, row {number}")
 
 
 def _check_row_group(group: Any, names: set[str], path: Path) -> None:

@@ -294,6 +294,8 @@ class TestParquet:
             {"translation": targets, "source": sources},
         ):
             assert self.pairs(tmp_path, columns, row_group_size=2) == PAIRS
+        many = [{"de": f"Satz {i} " * 9, "en": f"sentence {i}"} for i in range(100_000)]  # too many for one dictionary
+        assert self.pairs(tmp_path, {"translation": many})[-1] == (("Satz 99999 " * 9).strip(), "sentence 99999")
         assert self.pairs(tmp_path, {"de": ["a", None], "en": ["b", "c"]}, use_dictionary=False)[1] == ("", "c")
 
     @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import tarfile
 import tracemalloc
 import zipfile
 
+import numpy as np
 import pytest
 
 from padir.data.archives import members
@@ -147,11 +148,19 @@ def test_equal_texts_of_parquet_stand_once(tmp_path):
         return functools.partial(ParallelText("mine", "de", "en", train=tmp_path / "a.parquet").pairs, "train")
 
     assert outcome(pairs(40)) == (40, 0) and (tmp_path / "a.parquet").stat().st_size < 10_000
-    before = pyarrow.total_allocated_bytes()
     work = [calls(functools.partial(outcome, pairs(rows))) for rows in (20, 40)]
     assert work[1] <= 2.6 * work[0]
     assert peak(functools.partial(outcome, pairs(40))) < 16 << 20
-    assert pyarrow.total_allocated_bytes() - before < 16 << 20
+
+
+def test_rows_of_parquet_are_read_in_batches(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = pyarrow.DictionaryArray.from_arrays(np.zeros(5_000_000, np.int32), pyarrow.array(["x"]))
+    parquet.write_table(pyarrow.table({"de": texts, "en": texts}), tmp_path / "a.parquet", row_group_size=5_000_000)
+    del texts
+    before = pyarrow.total_allocated_bytes()
+    pairs = ParallelText("mine", "de", "en", train=tmp_path / "a.parquet").pairs("train")
+    assert next(pairs) == ("x", "x") and pyarrow.total_allocated_bytes() - before < 4 << 20
 
 
 def of_tar(path, count):
