@@ -1,17 +1,19 @@
-"""A queue whose jobs one thread runs in batches of equal keys.
+"""A queue whose jobs one thread runs in batches of equal keys, with a fair share for each client.
 
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
-2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile other jobs gather.
+2. A client's jobs have successive turns, from the turn of the running batch on (start-time fair queueing). The thread
+   takes the group with the lowest turn, and runs a batch of its lowest turns; meanwhile other jobs gather.
 3. A batch that has to compile a program says so (`Batcher.hand_over`). Another thread then runs batches of keys that
    have run before; batches of new keys wait, so that one program is compiled at a time.
 4. A job that is cancelled while it waits leaves the queue and costs nothing.
+5. No client has more waiting jobs than there are free places, so that the queue always has room for another client.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
+import operator
 import os
 import sys
 import threading
@@ -34,8 +36,21 @@ class Closed(PadirError):
 @dataclasses.dataclass(eq=False)
 class _Job:
     work: Any
+    client: str
+    turn: int
     since: float
     future: Future[Any] = dataclasses.field(default_factory=Future)
+
+
+_order = operator.attrgetter("turn", "since")
+
+
+@dataclasses.dataclass
+class _Client:
+    """A client with waiting jobs: their number, and the turn of its newest job."""
+
+    waiting: int = 0
+    turn: int = 0
 
 
 class Batcher:
@@ -47,7 +62,7 @@ class Batcher:
       sizes: function from a key to the increasing sizes of its batches. A batch gets the largest size of which the
         waiting jobs fill more than half.
       max_wait: seconds that a job waits for other jobs of its key.
-      max_queue: maximum number of waiting jobs.
+      max_queue: maximum number of waiting jobs; a single client has at most half of them.
       clock: function that returns the time in seconds; tests replace it.
     """
 
@@ -63,7 +78,9 @@ class Batcher:
         self._run, self._clock = run, clock
         self._sizes, self._max_wait, self._max_queue = sizes, max_wait, max_queue
         self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
+        self._clients: dict[str, _Client] = {}  # clients with waiting jobs
         self._waiting = 0
+        self._turn = 0  # of the newest batch
         self._changed = threading.Condition()
         self._closed = False
         self._threads: list[threading.Thread] = []
@@ -114,21 +131,26 @@ class Batcher:
         """Number of jobs that wait."""
         return self._waiting
 
-    def submit(self, jobs: Sequence[tuple[Hashable, Any]]) -> list[Future[Any]]:
-        """Puts jobs, (key, work) each, into the queue, all or none; cancelling a future removes its job.
+    def submit(self, jobs: Sequence[tuple[Hashable, Any]], client: str = "") -> list[Future[Any]]:
+        """Puts a client's jobs, (key, work) each, into the queue, all or none; cancelling a future removes its job.
 
         Raises:
-          QueueFull: the queue has no room for all of them.
+          QueueFull: fewer places would be left than the client has jobs.
           Closed: `close` was called.
         """
         with self._changed:
             if self._closed:
                 raise Closed("no more work is taken")
-            if self._waiting + len(jobs) > self._max_queue:
-                raise QueueFull(f"{self._waiting} sentences wait, {len(jobs)} more do not fit into {self._max_queue}")
+            mine = self._clients.get(client, _Client())
+            if mine.waiting + len(jobs) > self._max_queue - self._waiting - len(jobs):
+                already = f"{self._waiting} sentences wait, {mine.waiting} of this client"
+                raise QueueFull(f"{already}, whose share of {self._max_queue} places has no room for {len(jobs)} more")
             futures = []
             for key, work in jobs:
-                job = _Job(work, self._clock())
+                self._clients[client] = mine
+                mine.waiting += 1
+                mine.turn = max(mine.turn, self._turn) + 1
+                job = _Job(work, client, mine.turn, self._clock())
                 self._groups.setdefault(key, {})[job] = None
                 job.future.add_done_callback(lambda _, key=key, job=job: self._take_out(key, job))
                 futures.append(job.future)
@@ -145,12 +167,21 @@ class Batcher:
             alive[0].join()
 
     def _take_out(self, key: Hashable, job: _Job) -> None:
-        """Removes a cancelled job from its group; a job that has run is in no group."""
+        """Removes a cancelled job; a job that has run is in no group."""
         with self._changed:
-            if self._groups.get(key, {}).pop(job, job) is None:
-                self._waiting -= 1
-                if not self._groups[key]:
-                    del self._groups[key]
+            if job in self._groups.get(key, ()):
+                self._remove(key, job)
+
+    def _remove(self, key: Hashable, job: _Job) -> None:
+        """Removes a job from its group and from its client's share."""
+        del self._groups[key][job]
+        if not self._groups[key]:
+            del self._groups[key]
+        self._waiting -= 1
+        client = self._clients[job.client]
+        client.waiting -= 1
+        if not client.waiting:
+            del self._clients[job.client]
 
     def _next_batch(self) -> tuple[Hashable, list[_Job]] | None:
         """Waits for the next batch; None if closed and empty."""
@@ -160,12 +191,10 @@ class Batcher:
                 if key is not None:
                     group = self._groups[key]
                     most = next(size for size in reversed(self._sizes(key)) if len(group) > size // 2)
-                    taken = list(itertools.islice(group, most))
+                    taken = sorted(group, key=_order)[:most]
+                    self._turn = max(self._turn, taken[0].turn)
                     for job in taken:
-                        del group[job]
-                    if not group:
-                        del self._groups[key]
-                    self._waiting -= len(taken)
+                        self._remove(key, job)
                     # A job is left out if it was cancelled and its callback still waits for the lock.
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
@@ -178,15 +207,17 @@ class Batcher:
     def _ripe(self) -> tuple[Hashable | None, float | None]:
         """(key of the next batch, 0) or, if no batch is ready, (None, seconds to wait or None without jobs)."""
         able = self.known - self._slow if self._slow else {*self._groups}
-        first = {key: next(iter(group)).since for key, group in self._groups.items() if key in able}
-        if not first:
-            return None, None
-        oldest = min(first, key=first.__getitem__)
-        left = first[oldest] + self._max_wait - self._clock()
-        if left <= 0 or self._closed:
-            return oldest, 0.0
-        full = [key for key in first if len(self._groups[key]) >= self._sizes(key)[-1]]
-        return (min(full, key=first.__getitem__), 0.0) if full else (None, left)
+        groups = {key: group for key, group in self._groups.items() if key in able}
+        ends = {key: next(iter(group)).since + self._max_wait for key, group in groups.items()}
+        now = self._clock()
+        ripe = {
+            key: min(map(_order, group))
+            for key, group in groups.items()
+            if ends[key] <= now or self._closed or len(group) >= self._sizes(key)[-1]
+        }
+        if ripe:
+            return min(ripe, key=ripe.__getitem__), 0.0
+        return None, min(ends.values()) - now if ends else None
 
     def _answer(self, key: Hashable, jobs: list[_Job]) -> None:
         try:

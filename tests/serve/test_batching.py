@@ -134,14 +134,74 @@ def test_what_has_begun_cannot_be_cancelled(make, runs):
 
 
 def test_the_queue_has_room_for_so_many_and_takes_all_or_none(make, runs):
-    batcher = make(max_queue=3)
+    batcher = make(max_queue=5)
     busy(batcher, runs)
     first = batcher.submit([("a", 1), ("a", 2)])
-    with pytest.raises(QueueFull, match="2 sentences wait, 2 more do not fit into 3"):
+    with pytest.raises(QueueFull, match="2 sentences wait, 2 of this client, whose share of 5 places"):
         batcher.submit([("a", 3), ("a", 4)])
     assert batcher.waiting == 2
     first[0].cancel()
-    assert len(batcher.submit([("a", 3), ("a", 4)])) == 2
+    assert len(batcher.submit([("a", 3)])) == 1
+
+
+class TestClients:
+    def test_who_comes_late_shares_the_next_batches_with_a_crowd(self):
+        """A thousand waiting jobs hold up another client's job for one batch, whichever its key; nor may it pass."""
+        batches, late = [], []
+
+        def run(key, works):
+            batches.append((key, works))
+            if len(batches) == 5:
+                late.extend(batcher.submit([("other", "alone")], "second"))
+                late.extend(batcher.submit([("a", "late")] * 8, "third"))
+            return works
+
+        batcher = Batcher(run, sizes=lambda key: (1, 2, 4), max_wait=0.0, max_queue=3_000, clock=lambda: 0.0)
+        futures = batcher.submit([("a", "crowd")] * 1_000, "first")
+        batcher.start()
+        [future.result(20) for future in futures + late]
+        batcher.close()
+        assert ("other", ["alone"]) in batches[5:7]
+        assert [works.count("late") for key, works in batches[5:10] if key == "a"] == [3, 2, 2, 1]
+
+    def test_a_turn_comes_after_those_that_a_client_has(self, make, runs):
+        batcher = make(max_batch=3)
+        busy(batcher, runs)
+        futures = batcher.submit([("a", n) for n in range(4)], "one")
+        futures += batcher.submit([("a", n) for n in range(10, 12)], "two")
+        futures += batcher.submit([("a", n) for n in range(20, 22)], "three")
+        runs.gate.set()
+        [future.result(20) for future in futures]
+        assert [works for _, works in runs.batches[1:]] == [[0, 10, 20], [1, 11, 21], [2, 3]]
+
+    def test_who_comes_late_does_not_wait_for_turns_that_are_over(self, make, runs):
+        batcher = make(max_batch=2)
+        for n in range(5):
+            batcher.submit([("a", n)], "one")[0].result(20)
+        busy(batcher, runs)
+        futures = batcher.submit([("a", "x"), ("a", "y")], "one") + batcher.submit([("a", "z")], "two")
+        runs.gate.set()
+        [future.result(20) for future in futures]
+        assert [works for _, works in runs.batches[-2:]] == [["x", "z"], ["y"]]
+
+    def test_one_has_no_more_jobs_than_places_are_free(self, make, runs):
+        batcher = make(max_queue=8)
+        busy(batcher, runs)
+
+        def taken(client):
+            count = 0
+            with pytest.raises(QueueFull):
+                while futures := batcher.submit([("a", 0)], client):
+                    last[client] = futures[0]
+                    count += 1
+            return count
+
+        last = {}
+        assert [taken(client) for client in ("one", "two", "three", "four")] == [4, 2, 1, 0]
+        assert last["one"].cancel() and batcher.waiting == 6
+        assert [taken(client) for client in ("one", "four")] == [0, 1]
+        [future.cancel() for future in last.values()]
+        assert set(batcher._clients) == {"one", "two"}  # who does not wait is forgotten
 
 
 def test_an_error_is_of_the_one_that_made_it(make, runs):
