@@ -359,9 +359,10 @@ def serve_options(parser: Parser) -> None:
     limits = {
         "max_body": "largest body of a request, in bytes",
         "max_sentences": "maximum number of sentences in a request",
+        "max_characters": "maximum number of characters in a sentence",
         "max_steps": "largest num_steps of a request",
         "max_lengths": "largest top_k and n_best of a request",
-        "max_queue": "maximum number of sentences in the queue, of all clients",
+        "max_queue": "maximum number of sentences in the queue, of all clients; a single client gets half of them",
         "timeout": "seconds that a request may take, without the time for compiling",
     }
     engine = {"warm_up": "at start, compile for sources up to this number of tokens"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import hashlib
 import html
 import importlib.resources
@@ -18,8 +17,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,13 +32,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from padir.decoding.streaming import TranslatedLine, join_sentences
-from padir.decoding.translation import Translation
+from padir.decoding.streaming import join_sentences
 from padir.errors import PadirError
 from padir.reporting.page import STYLE
 from padir.serve.engine import Engine
-from padir.serve.messages import Answer, Health, Refused, Request, RequestReader, openapi, translated
-from padir.text.sentences import Paragraph
+from padir.serve.messages import Answer, AnswerText, Health, Refused, Request, RequestReader, openapi, translated
 
 _log = logging.getLogger("padir.serve")
 _NUMBER = "X-Request-ID"
@@ -81,11 +77,11 @@ def make_app(
     async def translate(request: requests.Request) -> Response:
         began, status = time.perf_counter(), 500
         try:
-            asked, results = await _answer(engine, read, request)
+            translations = await _answer(engine, read, request)
             status, seconds = 200, time.perf_counter() - began
             engine.metrics.seconds.observe(seconds)
-            answer = Answer(model, [translated(result, asked) for result in results], seconds)
-            return Response(msgspec.json.encode(answer), headers=_PLAIN, media_type="application/json")
+            answer = msgspec.json.encode(Answer(model, translations, seconds))
+            return Response(answer, headers=_PLAIN, media_type="application/json")
         except _Left:
             status = LEFT
             return Response(status_code=LEFT)
@@ -150,9 +146,7 @@ async def _our_fault(request: requests.Request, error: Exception) -> Response:
     return response
 
 
-async def _answer(
-    engine: Engine, read: RequestReader, request: requests.Request
-) -> tuple[Request, list[TranslatedLine]]:
+async def _answer(engine: Engine, read: RequestReader, request: requests.Request) -> list[AnswerText]:
     """Reads a request and waits for its translations, or until its time is up or its client has left.
 
     Raises:
@@ -168,25 +162,44 @@ async def _answer(
         raise Refused(408, f"the request did not arrive within {limits.timeout:g} s: send it faster") from None
     except requests.ClientDisconnect:
         raise _Left from None
-    asked, card = read(body), engine.translator.card
-    keep = engine.decoding.keep if asked.keep is None else asked.keep
-    paragraphs = [
-        Paragraph.split(text, card.source_language, keep) if asked.split else Paragraph.whole(text)
-        for text in asked.texts
-    ]
-    sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
-    if len(sentences) > limits.max_sentences:
-        expected = f"a request has at most {limits.max_sentences} sentences"
-        raise Refused(422, f"{expected}, got {len(sentences)}: send several requests")
-    futures = await asyncio.to_thread(engine.submit, dataclasses.replace(asked, texts=sentences))  # tokenising is slow
+    client = request.client.host if request.client else ""
+    answer = asyncio.ensure_future(_results(engine, read(body), client))
+    left = asyncio.ensure_future(_until_left(request))
     try:
-        results = await _results(engine, request, futures, deadline)
-    except Refused:
-        raise
-    except PadirError as error:  # the options were checked by `submit`, so that the model is at fault
+        while (left_over := deadline - engine.clock()) > 0:  # the clock stands still while a program is compiled
+            await asyncio.wait({answer, left}, timeout=max(left_over, 0.05), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if left.done():
+                raise _Left
+        expected = f"the translation took more than {limits.timeout:g} s"
+        raise Refused(504, f"{expected}: send fewer sentences, or try again later")
+    finally:
+        left.cancel()
+        answer.cancel()
+
+
+async def _results(engine: Engine, asked: Request, client: str) -> list[AnswerText]:
+    """Waits for all translations of a request; takes its sentences out of the queue if it is cancelled.
+
+    Work on texts runs in threads, so that the event loop answers other clients meanwhile.
+    """
+    paragraphs, sentences = await asyncio.wrap_future(engine.prepare_in_turn(asked, client))
+    futures = engine.submit(sentences, client)
+    try:
+        results = await asyncio.gather(*map(asyncio.wrap_future, futures))
+    except PadirError as error:  # the options were checked by `prepare`, so that the model is at fault
         _log.error("a batch failed: %s", error)
         raise Refused(500, str(error)) from error
-    return asked, join_sentences(asked.texts, paragraphs, results, card.target_language)
+    finally:
+        for future in futures:
+            future.cancel()
+    language = engine.translator.card.target_language
+
+    def joined() -> list[AnswerText]:
+        return [translated(line, asked) for line in join_sentences(asked.texts, paragraphs, results, language)]
+
+    return await asyncio.to_thread(joined)
 
 
 async def _body(request: requests.Request, most: int) -> bytes:
@@ -201,28 +214,6 @@ async def _body(request: requests.Request, most: int) -> bytes:
     if too_large:
         raise Refused(413, f"a request must have at most {most:,} bytes: send several requests")
     return bytes(body)
-
-
-async def _results(
-    engine: Engine, request: requests.Request, futures: Sequence[Future[Translation]], deadline: float
-) -> list[Translation]:
-    """Waits for all translations, until the engine's clock says `deadline`; cancels them if nobody waits any more."""
-    answer = asyncio.gather(*map(asyncio.wrap_future, futures))
-    left = asyncio.ensure_future(_until_left(request))
-    try:
-        while (left_over := deadline - engine.clock()) > 0:  # the clock stands still while a program is compiled
-            await asyncio.wait({answer, left}, timeout=max(left_over, 0.05), return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            if left.done():
-                raise _Left
-        expected = f"the translation took more than {engine.limits.timeout:g} s"
-        raise Refused(504, f"{expected}: send fewer sentences, or try again later")
-    finally:
-        left.cancel()
-        answer.cancel()
-        for future in futures:
-            future.cancel()
 
 
 async def _until_left(request: requests.Request) -> None:

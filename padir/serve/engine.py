@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -17,51 +17,54 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import MODES, Decoding, Mode, check_n_best
+from padir.decoding.options import MODES, Decoding, check_n_best
 from padir.decoding.pipeline import Pipeline, RefiningPipeline
 from padir.decoding.refine_batch import padded_length
-from padir.decoding.translation import Translation, restored, untranslated
+from padir.decoding.translation import Translation, untranslated
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.strategies import STRATEGIES
-from padir.serve.batching import Batcher, Closed, QueueFull
+from padir.serve.batching import Batcher
 from padir.serve.messages import Limits, Refused, Request
 from padir.text.ids import EOS, round_up
 from padir.text.marks import Marked
-from padir.text.normalise import Normalised
+from padir.text.sentences import Paragraph
 
 _log = logging.getLogger("padir.serve")
 
 _WINDOW = 0.005  # seconds that a sentence waits for others of about its length
+_TOKENS = 32  # tokens of a sentence up to which its batches have up to `batch_size` sentences
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Key(NamedTuple):
-    """Batch key: sentences with the same padded source length in tokens and the same options may share a batch."""
+    """Batch key: sentences with the same padded source length in tokens and the same options may share a batch.
+
+    The length is 0 for sentences without words, which need no translation.
+    """
 
     source_length: int
     num_steps: int | None
     top_k: int | None
     trace: bool = False
-    mode: Mode | None = None
+    mode: str | None = None
     strategy: str | None = None
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence that waits for its batch: text, the encoder's tokens, candidates in its answer, and its way back."""
+    """A sentence for a batch: key, text, the encoder's tokens, candidates in its answer, and spans to keep."""
 
+    key: Key
     text: str
     source: list[int]
     n_best: int
-    read: Normalised
-    keep: tuple[str, ...]
     marked: Marked | None = None
 
 
 class Engine:
-    """A translator with a queue, whose thread uses the model.
+    """A translator with two queues: the thread of one prepares requests, the thread of the other uses the model.
 
     A sentence gets the same translation as from `Translator.translate` with the same options, whatever other sentences
     share its request or batch. Scores may differ in the last bits. With `Decoding.shortlist`, the translation depends
@@ -86,7 +89,9 @@ class Engine:
         *,
         warm_up: int = 32,
     ):
-        self.translator, self.limits, self.warm_up = translator, limits, warm_up
+        self.translator = translator
+        self.limits = limits
+        self.warm_up = warm_up
         # Not resolved: a default of one candidate would forget the rule for requests that try several.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode)
         self.num_steps: int | None = None  # defaults of requests; None for an autoregressive model
@@ -99,10 +104,18 @@ class Engine:
             self._take_defaults(decoding.changed(mode="refine"), translator.card.config)
             self.strategies = [name for name in STRATEGIES if self._works("refine", strategy=name)]
         self._sizes = tuple(sorted({1, min(8, decoding.batch_size), decoding.batch_size}))
-        self.metrics, self.clock = Metrics(), working_time()
+        self._most_tokens = _TOKENS * decoding.batch_size * (self.top_k or 1)
+        self.metrics = Metrics()
+        self.clock = working_time()
         self.state = "stopped"
         self.failure: Exception | None = None
         self._batcher = Batcher(self._run, sizes=self._batch_sizes, max_wait=_WINDOW, max_queue=limits.max_queue)
+        self._preparer = Batcher(
+            lambda _, requests: [self.prepare(each) for each in requests],
+            sizes=lambda _: (1,),
+            max_wait=0.0,
+            max_queue=limits.max_queue,
+        )
         self.metrics.waiting.set_function(lambda: self._batcher.waiting)
         self.metrics.ready.set_function(lambda: self.ready)
 
@@ -121,7 +134,7 @@ class Engine:
         counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
         self._counts = tuple(sorted(count * decoding.draws for count in counts))
 
-    def _works(self, mode: Mode, **changes: Any) -> bool:
+    def _works(self, mode: str, **changes: Any) -> bool:
         try:
             self.translator.resolved(self.decoding.changed(mode=mode, **changes))
         except PadirError:
@@ -148,65 +161,80 @@ class Engine:
                 self.state, self.failure = "failed", error
             changed(self)
 
+        self._preparer.start()
         self._batcher.start(prepare)
 
     def close(self) -> None:
-        """Refuses further requests, answers the waiting requests, and ends the thread."""
+        """Refuses further requests, answers the waiting requests, and ends the threads."""
         self.state = "stopping"
+        self._preparer.close()
         self._batcher.close()
         self.state = "stopped"
 
-    def submit(self, request: Request) -> list[Future[Translation]]:
-        """Queues a request and returns the futures of its translations, in order; cancel futures that nobody awaits.
+    def prepare_in_turn(self, request: Request, client: str) -> Future[tuple[list[Paragraph], list[QueuedSentence]]]:
+        """Prepares a request when it is its client's turn; raises as `Batcher.submit` does."""
+        return self._preparer.submit([("request", request)], client)[0]
+
+    def prepare(self, request: Request) -> tuple[list[Paragraph], list[QueuedSentence]]:
+        """Splits the texts of a request, and tokenises the sentences.
 
         Raises:
-          Refused: 422 if a sentence is too long, 429 if the queue is full, 503 if the engine is not ready.
+          Refused: 422 if there are too many sentences or one is too long, 503 if the engine is not ready.
           PadirError: n_best is above the number of hypotheses of a sentence.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
-        num_steps, top_k = request.num_steps, request.top_k
+        num_steps = request.num_steps
+        top_k = request.top_k
         mode = request.mode or self.decoding.mode
         if mode == "refine" and self.num_steps is not None and self.top_k is not None:
-            num_steps, top_k = num_steps or self.num_steps, top_k or self.top_k
+            num_steps = num_steps or self.num_steps
+            top_k = top_k or self.top_k
             check_n_best(request.n_best, top_k * self.decoding.draws)
         elif (num_steps, top_k, request.n_best, request.trace, request.strategy) != (None, None, 0, False, None):
             remedy = ", or ask for the mode 'refine'" if "refine" in self.modes else ""
             what = f"the mode {mode!r} takes only text, split and keep: leave the other fields out{remedy}"
             raise Refused(422, what)
-        loaded = self.translator.loaded
-        keep = self.decoding.keep if request.keep is None else request.keep
-        read = loaded.normalised(request.texts, keep)
-        texts, marked = loaded.marked([each.text for each in read], keep)
-        sources, truncated = loaded.source_tokens(texts, truncate=True)
-        if truncated:
-            number, most = min(truncated) + 1, loaded.longest_source
-            raise Refused(422, f"sentence {number} has more than the {most} tokens that the model takes: split it")
+        keep = self.decoding.keep if request.keep is None else tuple(request.keep)
         own = num_steps, top_k, request.trace, None if mode == self.decoding.mode else mode, request.strategy
-        jobs = {
-            number: (
-                Key(padded_length(len(source), self._lengths), *own),
-                QueuedSentence(text, source, request.n_best, own_read, keep, spans),
-            )
-            for number, (text, source, spans, own_read) in enumerate(zip(texts, sources, marked, read, strict=True))
-            if text.strip()
-        }
-        try:
-            submitted = dict(zip(jobs, self._batcher.submit([*jobs.values()]), strict=True))
-        except QueueFull as error:
-            raise Refused(429, f"the server is busy: {error}; try again later", retry_after=1) from None
-        except Closed:
-            stopping = "the server is stopping: try another server, or try again later"
-            raise Refused(503, stopping, retry_after=5) from None
-        for number, (own_read, spans) in enumerate(zip(read, marked, strict=True)):
-            if number not in submitted:
-                submitted[number] = Future()
-                submitted[number].set_result(restored(untranslated(own_read.text, spans), own_read, keep))
-        return [submitted[number] for number in range(len(request.texts))]
+        language = self.translator.card.source_language
+        limits = self.limits
+        paragraphs = [
+            Paragraph.split(text, language, keep) if request.split else Paragraph.whole(text) for text in request.texts
+        ]
+        texts = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+        if len(texts) > limits.max_sentences:
+            many = f"a request has at most {limits.max_sentences} sentences, got {len(texts)}: send several requests"
+            raise Refused(422, many)
+        sentences = []
+        loaded = self.translator.loaded
+        most = loaded.longest_source
+        for number, text in enumerate(texts, 1):  # one by one: the first that is too long ends the work
+            if len(text) > limits.max_characters:
+                raise Refused(422, f"sentence {number} has more than {limits.max_characters:,} characters: split it")
+            (words,), (spans,) = loaded.marked([text], keep)
+            (source,), truncated = loaded.source_tokens([words], truncate=True)
+            if truncated or (spans and len(spans.edits) > most):
+                raise Refused(422, f"sentence {number} has more than the {most} tokens or spans of the model: split it")
+            length = padded_length(len(source), self._lengths) if words.strip() else 0
+            left = words if length else text
+            sentences.append(QueuedSentence(Key(length, *own), left, source, request.n_best, spans))
+        return paragraphs, sentences
+
+    def submit(self, sentences: Sequence[QueuedSentence], client: str = "") -> list[Future[Translation]]:
+        """Queues a client's sentences and returns the futures of their translations; raises as `Batcher.submit` does.
+
+        Cancel the futures that nobody awaits.
+        """
+        return self._batcher.submit([(each.key, each) for each in sentences], client)
 
     def _batch_sizes(self, key: Key) -> tuple[int, ...]:
-        """Sizes of batches; a traced sentence is a batch of its own, and never waits for a larger program."""
-        return (1,) if key.trace else self._sizes
+        """Sizes of batches; a traced sentence is a batch of its own, and never waits for a larger program.
+
+        Long sentences, and those that try many lengths, have smaller batches, so that no batch takes long.
+        """
+        tokens = key.source_length * (key.top_k or 1)
+        return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 
     def _pipeline(self, key: Key, n_best: int) -> Pipeline:
         own: Any = {"strategy": key.strategy} if key.strategy else {}
@@ -220,25 +248,23 @@ class Engine:
 
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""
+        if not key.source_length:
+            return [untranslated(sentence.text, sentence.marked) for sentence in sentences]
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
         pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
-        batch = SourceBatch([each.text for each in sentences], [each.source for each in sentences])
-        if any(each.marked for each in sentences):
-            batch = dataclasses.replace(batch, marked=[each.marked for each in sentences])
-        results = pipeline.run(batch)
+        _, texts, tokens, _, marked = zip(*sentences, strict=True)
+        results = pipeline.run(SourceBatch(texts, tokens, marked=marked if any(marked) else ()))
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
         self.metrics.passes.inc(sum(result.passes for result in results))
 
-        def listed(result: Translation, each: QueuedSentence) -> Translation:
-            candidates = result.candidates[: each.n_best]
-            lengths = result.candidate_lengths[: each.n_best]
-            found = dataclasses.replace(result, candidates=candidates, candidate_lengths=lengths)
-            return restored(found, each.read, each.keep)
+        def listed(result: Translation, count: int) -> Translation:
+            lengths = result.candidate_lengths[:count]
+            return dataclasses.replace(result, candidates=result.candidates[:count], candidate_lengths=lengths)
 
-        return [listed(result, each) for each, result in zip(sentences, results, strict=True)]
+        return [listed(result, each.n_best) for each, result in zip(sentences, results, strict=True)]
 
     def _compile(self) -> None:
         """Translates made-up sentences, with and without a trace; the page always refines and traces."""

@@ -36,9 +36,11 @@ class Limits:
 
     Attributes:
       max_body: maximum size of a request in bytes.
-      max_sentences: maximum number of sentences in a request; the model limits the tokens of a sentence.
+      max_sentences: maximum number of sentences in a request.
+      max_characters: maximum number of characters of a sentence, read before the model limits its tokens and spans.
       max_steps: largest num_steps of a request. max_lengths: its largest top_k and n_best, and the server's draws.
-      max_queue: maximum number of waiting sentences, of all clients together.
+      max_queue: maximum number of waiting sentences, of all clients together. No client has more waiting sentences
+        than there are free places; so a single client has at most half of `max_queue`.
       timeout: maximum number of seconds from a request's arrival to its answer, without the time for compiling.
 
     Raises:
@@ -47,6 +49,7 @@ class Limits:
 
     max_body: int = 65_536
     max_sentences: int = 64
+    max_characters: int = 8_192
     max_steps: int = 16
     max_lengths: int = 8
     max_queue: int = 1_024
@@ -57,8 +60,10 @@ class Limits:
         checks.counts(1, **whole)
         if not 0 < self.timeout < float("inf"):
             raise PadirError("timeout", "above 0 seconds and finite", self.timeout)
-        if self.max_queue < self.max_sentences:
-            expected = f"at least max_sentences ({self.max_sentences}), so that every request fits into the queue"
+        if self.max_queue < 2 * self.max_sentences:
+            expected = (
+                f"at least twice max_sentences ({self.max_sentences}), so that a client's share fits every request"
+            )
             raise PadirError("max_queue", expected, self.max_queue, "raise it, or lower max_sentences")
 
 

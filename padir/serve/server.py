@@ -71,6 +71,7 @@ def serve(
             log_level="warning",
             access_log=False,  # for the users' privacy
             server_header=False,
+            proxy_headers=False,  # any client can claim another address in X-Forwarded-For
             timeout_graceful_shutdown=math.ceil(engine.limits.timeout + grace),
         )
         server = Server(config)
@@ -117,50 +118,42 @@ class TimedHeaders(_Protocol):
     that a request's headers take to arrive.
     """
 
-    _waiting: asyncio.TimerHandle | None = None
-    _stalled: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._start("headers", HEADER_SECONDS, self._close)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._answering():
-            self._stop_waiting()
-        elif self._waiting is None:
-            self._wait()
+            self._stop("headers")
+        elif "headers" not in self._timers:
+            self._start("headers", HEADER_SECONDS, self._close)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+        self._start("reading", STALLED_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_stalled()
+        self._stop("reading")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        self._stop_stalled()
+        self._stop("headers")
+        self._stop("reading")
         super().connection_lost(exc)
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(HEADER_SECONDS, self._close)
+    def _start(self, name: str, seconds: float, then: Callable[[], None]) -> None:
+        self._timers[name] = self.loop.call_later(seconds, then)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _stop_stalled(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+    def _stop(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
 
     def _close(self) -> None:
-        self._waiting = None
+        del self._timers["headers"]
         if not self._answering():
             self.transport.close()

@@ -78,7 +78,8 @@ class TestAnswers:
         engine = engine_of(gated)
         engine.state = "ready"  # its thread is not: all requests wait for one batch
         asked = [("eins", 0), ("acht", 2), ("neun", 1)]
-        futures = [each for text, n in asked for each in engine.submit(Request((text,), 2, 2, n_best=n))]
+        requests = [Request((text,), 2, 2, n_best=n) for text, n in asked]
+        futures = [each for request in requests for each in engine.submit(engine.prepare(request)[1])]
         engine.start()
         try:
             answers = [future.result(120) for future in futures]
@@ -192,7 +193,7 @@ def test_pages_of_named_origins_may_read_answers(client, translator):
 
 
 def test_every_answer_has_an_id(client, monkeypatch, caplog):
-    async def broken(*_):
+    def broken(*_):
         raise not_finite()
 
     given = {"X-Request-ID": "order-17.3"}
@@ -200,7 +201,7 @@ def test_every_answer_has_an_id(client, monkeypatch, caplog):
         assert response.headers["x-request-id"] == "order-17.3"
     for odd in ("", "a b", "x" * 65):
         assert re.fullmatch("[0-9a-f]{16}", client.get("/", headers={"X-Request-ID": odd}).headers["x-request-id"])
-    monkeypatch.setattr("padir.serve.app._results", broken)
+    monkeypatch.setattr("padir.serve.engine.Engine._pipeline", broken)
     response = client.post("/translate", json={"text": "eins"}, headers=given)
     assert response.status_code == 500 and "not finite" in response.json()["error"]
     assert "a batch failed: the model's logits are not finite" in caplog.text

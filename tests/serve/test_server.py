@@ -31,7 +31,7 @@ def model_dir(tmp_path_factory):
 
 class TestUnderLoad:
     def test_a_full_queue_is_refused_until_there_is_room(self, gated):
-        with running(engine_of(gated, limits=Limits(max_queue=3, max_sentences=3))) as client:
+        with running(engine_of(gated, limits=Limits(max_queue=6, max_sentences=3))) as client:
             gated.gate.clear()
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
                 first = pool.submit(ask, client, "eins")
@@ -40,7 +40,10 @@ class TestUnderLoad:
                 until(lambda: figure(client, "queue_sentences") == 2)
                 refused = client.post("/translate", json={"text": ["eins", "zwei"]})
                 assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
-                assert "2 sentences wait, 2 more do not fit into 3" in refused.json()["error"]
+                assert (
+                    "2 sentences wait, 2 of this client, whose share of 6 places has no room for 2 more"
+                    in refused.json()["error"]
+                )
                 third = pool.submit(ask, client, "drei")
                 until(lambda: figure(client, "queue_sentences") == 3)
                 gated.gate.set()
@@ -99,7 +102,7 @@ class TestUnderLoad:
         for count, trace, expected in ((4, False, [1] * 4), (5, False, [5]), (9, False, [8, 1]), (6, True, [1] * 6)):
             engine = engine_of(gated, Decoding(batch_size=32))
             engine.state = "ready"
-            futures = engine.submit(Request(("eins",) * count, 1, 1, trace=trace))
+            futures = engine.submit(engine.prepare(Request(("eins",) * count, 1, 1, trace=trace))[1])
             gated.batches.clear()
             engine.start()
             assert len({future.result(60).text for future in futures}) == 1
@@ -248,7 +251,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--set", "max_queue=8"], "max_queue must be at least max_sentences (64)"),
+            (["--set", "max_queue=8"], "max_queue must be at least twice max_sentences (64)"),
             (["--num_steps", "17"], "num_steps must be at most 16, the limit of requests, got 17"),
             (["--top_k", "9"], "top_k must be at most 8, the limit of requests, got 9"),
             (["--draws", "9"], "draws must be at most 8, the limit of requests, got 9"),
