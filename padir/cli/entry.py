@@ -34,6 +34,7 @@ def command() -> NoReturn:
     """
     for name in ("padir", "sacrebleu"):  # padir prints their messages, and Orbax gives the root logger a handler
         logging.getLogger(name).propagate = False
+    sys.unraisablehook = _unraisable
     status = main()
     jax = sys.modules.get("jax")
     if status == _INTERRUPTED and not (jax and jax.distributed.is_initialized()):
@@ -42,6 +43,15 @@ def command() -> NoReturn:
                 stream.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Prints an error that no code can catch, except those of TensorStore's threads after a failed write.
+
+    Orbax raises the error of the write and closes its event loop, which these threads still call.
+    """
+    if str(found.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(found)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -146,8 +146,11 @@ def _help_of(owner: str, name: str) -> str:
 
 
 def default_of(owner: str, name: str) -> Any:
-    """Default of a dataclass's field or of a function's parameter; None without one."""
-    parameter = inspect.signature(pkgutil.resolve_name(owner)).parameters.get(name)
+    """Default of a dataclass's field or of a function's parameter; None without one, or without the owner's extra."""
+    try:
+        parameter = inspect.signature(pkgutil.resolve_name(owner)).parameters.get(name)
+    except ModuleNotFoundError:
+        return None
     return None if parameter is None else parameter.default
 
 

@@ -126,9 +126,9 @@ def make_app(
 
 
 def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
-    """An error response as JSON (`padir.serve.messages.Refusal`)."""
+    """An error response as JSON (`padir.serve.messages.Refusal`); a message that quotes a client is cut."""
     headers = _PLAIN if retry_after is None else _PLAIN | {"Retry-After": str(retry_after)}
-    return JSONResponse({"error": message, "status": status}, status, headers)
+    return JSONResponse({"error": message[:500], "status": status}, status, headers)
 
 
 async def _no_such_thing(request: requests.Request, error: Exception) -> Response:

@@ -22,19 +22,20 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from padir.errors import PadirError
+from padir.serve.messages import Refused
 
 
-class QueueFull(PadirError):
-    """Error: the queue has no room for the jobs."""
+class QueueFull(Refused):
+    """Error: the client's share of the queue has no room for its jobs."""
 
 
-class Closed(PadirError):
+class Closed(Refused):
     """Error for a job that comes after `Batcher.close`."""
 
 
 @dataclasses.dataclass(eq=False)
 class _Job:
+    key: Hashable
     work: Any
     client: str
     turn: int
@@ -105,12 +106,12 @@ class Batcher:
     def _work(self) -> None:
         """Runs batches until the queue is closed and empty, or until a batch was handed over."""
         while (batch := self._next_batch()) is not None:
-            self._batch.key = batch[0]
-            self._answer(*batch)
+            key = self._batch.key = batch[0].key
+            self._answer(batch)
             with self._changed:
-                self.known.add(batch[0])
-                if batch[0] in self._slow:
-                    self._slow.remove(batch[0])
+                self.known.add(key)
+                if key in self._slow:
+                    self._slow.remove(key)
                     self._changed.notify_all()
                     return
 
@@ -135,24 +136,25 @@ class Batcher:
         """Puts a client's jobs, (key, work) each, into the queue, all or none; cancelling a future removes its job.
 
         Raises:
-          QueueFull: fewer places would be left than the client has jobs.
-          Closed: `close` was called.
+          QueueFull: fewer places would be left than the client has jobs (status 429).
+          Closed: `close` was called (status 503).
         """
         with self._changed:
             if self._closed:
-                raise Closed("no more work is taken")
+                raise Closed(503, "the server is stopping: try another server, or try again later", retry_after=5)
             mine = self._clients.get(client, _Client())
             if mine.waiting + len(jobs) > self._max_queue - self._waiting - len(jobs):
-                already = f"{self._waiting} sentences wait, {mine.waiting} of this client"
-                raise QueueFull(f"{already}, whose share of {self._max_queue} places has no room for {len(jobs)} more")
+                waits = f"{self._waiting} sentences wait, {mine.waiting} of this client"
+                share = f"its share of {self._max_queue} places has no room for {len(jobs)} more"
+                raise QueueFull(429, f"the server is busy: {waits}, and {share}; try again later", retry_after=1)
             futures = []
             for key, work in jobs:
                 self._clients[client] = mine
                 mine.waiting += 1
                 mine.turn = max(mine.turn, self._turn) + 1
-                job = _Job(work, client, mine.turn, self._clock())
+                job = _Job(key, work, client, mine.turn, self._clock())
                 self._groups.setdefault(key, {})[job] = None
-                job.future.add_done_callback(lambda _, key=key, job=job: self._take_out(key, job))
+                job.future.add_done_callback(lambda _, job=job: self._take_out(job))
                 futures.append(job.future)
             self._waiting += len(jobs)
             self._changed.notify()
@@ -166,24 +168,25 @@ class Batcher:
         while alive := [thread for thread in self._threads if thread.is_alive()]:
             alive[0].join()
 
-    def _take_out(self, key: Hashable, job: _Job) -> None:
+    def _take_out(self, job: _Job) -> None:
         """Removes a cancelled job; a job that has run is in no group."""
         with self._changed:
-            if job in self._groups.get(key, ()):
-                self._remove(key, job)
+            if job in self._groups.get(job.key, ()):
+                self._remove(job)
 
-    def _remove(self, key: Hashable, job: _Job) -> None:
+    def _remove(self, job: _Job) -> None:
         """Removes a job from its group and from its client's share."""
-        del self._groups[key][job]
-        if not self._groups[key]:
-            del self._groups[key]
+        group = self._groups[job.key]
+        del group[job]
+        if not group:
+            del self._groups[job.key]
         self._waiting -= 1
         client = self._clients[job.client]
         client.waiting -= 1
         if not client.waiting:
             del self._clients[job.client]
 
-    def _next_batch(self) -> tuple[Hashable, list[_Job]] | None:
+    def _next_batch(self) -> list[_Job] | None:
         """Waits for the next batch; None if closed and empty."""
         with self._changed:
             while True:
@@ -194,11 +197,11 @@ class Batcher:
                     taken = sorted(group, key=_order)[:most]
                     self._turn = max(self._turn, taken[0].turn)
                     for job in taken:
-                        self._remove(key, job)
+                        self._remove(job)
                     # A job is left out if it was cancelled and its callback still waits for the lock.
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
-                        return key, taken
+                        return taken
                 elif self._closed and not self._groups:
                     return None
                 else:
@@ -219,15 +222,15 @@ class Batcher:
             return min(ripe, key=ripe.__getitem__), 0.0
         return None, min(ends.values()) - now if ends else None
 
-    def _answer(self, key: Hashable, jobs: list[_Job]) -> None:
+    def _answer(self, jobs: list[_Job]) -> None:
         try:
-            results = list(zip(jobs, self._run(key, [job.work for job in jobs]), strict=True))
+            results = list(zip(jobs, self._run(jobs[0].key, [job.work for job in jobs]), strict=True))
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
                 return
             for job in jobs:
-                self._answer(key, [job])
+                self._answer([job])
             return
         for job, result in results:
             job.future.set_result(result)

@@ -121,18 +121,18 @@ class TimedHeaders(_Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._start("headers", HEADER_SECONDS, self._close)
+        self._timers["headers"] = self.loop.call_later(HEADER_SECONDS, self._close)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._answering():
             self._stop("headers")
         elif "headers" not in self._timers:
-            self._start("headers", HEADER_SECONDS, self._close)
+            self._timers["headers"] = self.loop.call_later(HEADER_SECONDS, self._close)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._start("reading", STALLED_SECONDS, self.transport.abort)
+        self._timers["reading"] = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -145,9 +145,6 @@ class TimedHeaders(_Protocol):
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
-
-    def _start(self, name: str, seconds: float, then: Callable[[], None]) -> None:
-        self._timers[name] = self.loop.call_later(seconds, then)
 
     def _stop(self, name: str) -> None:
         if timer := self._timers.pop(name, None):

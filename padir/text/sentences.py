@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from padir.text.languages import CHINESE, JAPANESE, primary, script
 from padir.text.spans import find
 from padir.text.tokenizer import surrogates_error
 
 _WHITE = re.compile(r"[^\S\n]")
+_WINDOW = 8_192  # maximum number of characters that the rules see at once: their time grows with its square
 _JOINED = CHINESE | JAPANESE | {"Thai"}  # scripts without spaces between words, and between sentences
 
 
@@ -45,19 +46,16 @@ class Paragraph:
         Raises:
           PadirError: the text holds surrogate code points.
         """
-        import sentencex  # translating a sentence does not need it
-
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise surrogates_error() from None
-        sentences, gaps, begin, end = [], [""], 0, 0
+        sentences, gaps, begin = [], [""], 0
         inside = bytearray(len(text) + 1)
         for span in find(text, keep):
             inside[span.begin + 1 : span.end] = b"1" * (span.end - span.begin - 1)
         plain = _WHITE.sub(" ", text)  # white space of several bytes makes the rules of version 1.0 fail
-        for ruled in sentencex.segment(primary(language), plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
-            end += len(ruled)
+        for end in _ends(plain, primary(language)):
             if inside[end]:
                 continue
             part, begin = text[begin:end], end
@@ -86,3 +84,19 @@ class Paragraph:
         inner = [instead.get(gap, gap) for gap in self.gaps[1:-1]]
         pairs = zip(translations, [*inner, self.gaps[-1]][: len(translations)], strict=True)
         return self.gaps[0] + "".join(translation + gap for translation, gap in pairs)
+
+
+def _ends(text: str, language: str) -> Iterator[int]:
+    """Yields the ends of sentences by the rules; a sentence that a window cuts is read again, unless it fills half."""
+    import sentencex  # translating a sentence does not need it
+
+    begin = 0
+    while begin < len(text):
+        cut = begin + _WINDOW
+        end = last = begin
+        for sentence in sentencex.segment(language, text[begin:cut]):  # pyright: ignore[reportAttributeAccessIssue]
+            end += len(sentence)
+            if end < cut or end == len(text):
+                last = end
+                yield end
+        begin = last if last - begin > _WINDOW // 2 else cut

@@ -137,7 +137,7 @@ def test_the_queue_has_room_for_so_many_and_takes_all_or_none(make, runs):
     batcher = make(max_queue=5)
     busy(batcher, runs)
     first = batcher.submit([("a", 1), ("a", 2)])
-    with pytest.raises(QueueFull, match="2 sentences wait, 2 of this client, whose share of 5 places"):
+    with pytest.raises(QueueFull, match="2 sentences wait, 2 of this client, and its share of 5 places"):
         batcher.submit([("a", 3), ("a", 4)])
     assert batcher.waiting == 2
     first[0].cancel()

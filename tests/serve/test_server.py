@@ -41,7 +41,7 @@ class TestUnderLoad:
                 refused = client.post("/translate", json={"text": ["eins", "zwei"]})
                 assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
                 assert (
-                    "2 sentences wait, 2 of this client, whose share of 6 places has no room for 2 more"
+                    "2 sentences wait, 2 of this client, and its share of 6 places has no room for 2 more"
                     in refused.json()["error"]
                 )
                 third = pool.submit(ask, client, "drei")
