@@ -182,7 +182,8 @@ class RequestReader:
     ):
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
         sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
-        kinds = tuple[Literal[tuple(KINDS)], ...]  # a pattern of a stranger could take for ever
+        # A pattern of a stranger could take for ever, and each kind takes its time.
+        kinds = Annotated[tuple[Literal[tuple(KINDS)], ...], msgspec.Meta(max_length=len(KINDS))]
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             ("text", sentence | sentences),
             ("split", _described(bool, "translate each sentence of a text by itself"), False),
