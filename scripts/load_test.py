@@ -4,12 +4,17 @@
     python scripts/load_test.py --dry_run                              # half a minute, to see that it works
     python scripts/load_test.py --serve="--top_k 5 --precision int8"   # another server
     python scripts/load_test.py --url http://127.0.0.1:8000/           # a server that runs already
+    python scripts/load_test.py --worst                                # minutes: a greedy client beside a plain one
 
 There are two kinds of load; each request has one sentence:
 
 - clients: a number of clients, each of which asks again as soon as it has its answer: the server's highest throughput.
 - arrivals: requests come at random times (a Poisson process) at a mean rate, without waiting for earlier answers. The
   latency counts from the time at which a request should have been sent, so that a server that falls behind shows it.
+
+--worst measures something else: one client sends the most expensive requests of a kind in a loop. Another client, at
+another address (127.0.0.2, which Linux has), asks for a plain sentence again and again. A row has the plain client's
+latency and both clients' statuses.
 
 A rate is held if every request is answered, and 99 of 100 within --within seconds. The load comes from this process, on
 the same machine; `client_cpu` is the share of a core that this process takes.
@@ -44,6 +49,25 @@ from padir.reporting import tables
 from padir.storage.files import write_json
 
 PERCENTILES = (50, 90, 99)
+PLAIN = "Wo ist der Bahnhof?"
+EVERY = ["tags", "urls", "numbers"]
+LONG = "Der alte Mann hat gestern mit seiner Frau den kleinen Hund im großen Garten gesehen. " * 4
+# The most expensive requests of each kind: refused ones of the largest size, and accepted ones.
+WORST: dict[str, dict[str, Any]] = {
+    "nothing": {"text": ""},
+    "nested tags": {"text": "<b>" * 5_000 + PLAIN + "</b>" * 5_000, "keep": EVERY},
+    "unnested tags": {"text": "<b>a</b> " * 7_000, "keep": EVERY},
+    "entities": {"text": "&amp; " * 10_000, "keep": EVERY},
+    "numbers": {"text": "1 " * 32_000, "keep": EVERY},
+    "long text": {"text": f"{PLAIN} " * 3_200, "split": True, "keep": EVERY},
+    "quotes": {"text": "!'" * 32_000, "split": True, "keep": EVERY},
+    "tags in a text": {"text": "{a} " * 16_000, "split": True, "keep": EVERY},
+    "largest body": {"text": "a" * 65_000},
+    "64 short": {"text": [PLAIN] * 64},
+    "64 long": {"text": [LONG] * 64},
+    "64 nested": {"text": ["<b>" * 45 + LONG + "</b>" * 45] * 64, "keep": EVERY},
+    "64 of numbers": {"text": ["1 " * 90] * 64, "keep": EVERY},
+}
 
 
 class Load:
@@ -115,6 +139,42 @@ async def measure(url: str, sentences: list[str], fields: dict[str, int], kind: 
         row |= {f"p{q}_ms": 1000 * float(np.percentile(load.seconds, q)) for q in PERCENTILES}
         row["max_ms"] = 1000 * max(load.seconds)
     return row
+
+
+async def beside(url: str, kind: str, requests: int, pause: float) -> dict[str, Any]:
+    """Measures a plain client beside a client that sends the worst requests of a kind in a loop."""
+    greedy: collections.Counter[int] = collections.Counter()
+    statuses: collections.Counter[int] = collections.Counter()
+    took: list[float] = []
+    there = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=120.0) as plain,
+        httpx.AsyncClient(base_url=url, timeout=120.0, transport=there) as other,
+    ):
+
+        async def loop() -> None:
+            while True:
+                greedy[(await other.post("translate", json=WORST[kind])).status_code] += 1
+
+        await other.post("translate", json=WORST[kind])  # compiles what it needs
+        worst = asyncio.create_task(loop())
+        for _ in range(requests):
+            await asyncio.sleep(pause)
+            began = time.perf_counter()
+            statuses[(await plain.post("translate", json={"text": PLAIN})).status_code] += 1
+            took.append(time.perf_counter() - began)
+        worst.cancel()
+    p50, p95 = np.percentile(took, (50, 95))
+    row = {"kind": kind, "p50_ms": 1000 * p50, "p95_ms": 1000 * p95, "max_ms": 1000 * max(took)}
+    return row | {"statuses": dict(statuses), "greedy_statuses": dict(greedy)}
+
+
+def show_worst(rows: list[dict[str, Any]], where: str) -> None:
+    lines = []
+    for row in rows:
+        times = [f"{row[name]:.0f}" for name in ("p50_ms", "p95_ms", "max_ms")]
+        lines.append([row["kind"], *times, str(row["statuses"]), str(row["greedy_statuses"])])
+    tables.show(where, ["beside", "p50 ms", "p95 ms", "max ms", "statuses", "greedy client's"], lines)
 
 
 async def server_metrics(client: httpx.AsyncClient) -> dict[str, float]:
@@ -189,6 +249,10 @@ def main() -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=rates, help="arrivals per second")
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each load")
     parser.add_argument("--within", type=float, default=1.0, help="seconds within which 99 of 100 answers must come")
+    about = "measure a plain client beside a greedy one that sends these requests (all kinds)"
+    parser.add_argument("--worst", nargs="*", choices=list(WORST), metavar="KIND", help=about)
+    parser.add_argument("--requests", type=int, default=60, help="plain requests beside each kind of --worst")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two plain requests of --worst")
     parser.add_argument("--output", metavar="FILE", help="write the metrics as JSON")
     parser.add_argument("--dry_run", action="store_true", help="two short loads, to see that it works")
     args = parser.parse_args()
@@ -199,6 +263,14 @@ def main() -> int:
     loads = [("clients", size) for size in args.clients] + [("arrivals", size) for size in args.rates]
     rows: list[dict[str, Any]] = []
     with contextlib.nullcontext(args.url) if args.url else server(args.serve) as url:
+        if args.worst is not None:
+            for kind in args.worst or WORST:
+                rows.append(asyncio.run(beside(url, kind, args.requests, args.pause)))
+                print(f"beside {kind}: at most {rows[-1]['max_ms']:.0f} ms", file=sys.stderr)
+            show_worst(rows, machine_line(environment()))
+            if args.output:
+                write_json(args.output, {"environment": environment(), "server": args.url or args.serve, "rows": rows})
+            return 0
         # Programs of larger batches are compiled here, not in a timed load.
         for size in sorted({1, *args.clients}):
             asyncio.run(measure(url, sentences, fields, "clients", size, args.seconds / 4))

@@ -59,3 +59,35 @@ def test_white_space_alone_becomes_nothing():
 def test_surrogates_are_refused():
     with pytest.raises(PadirError, match="without surrogates"):
         Paragraph.split("Gut\udcff Tag.", "de")
+
+
+class TestWindows:
+    """The rules take a time that grows with the square of a text, so that they see a part at a time."""
+
+    def test_a_long_text_is_read_once_or_twice(self, monkeypatch):
+        import sentencex
+
+        seen, segment = [], sentencex.segment
+
+        def counted(language, text):
+            seen.append(len(text))
+            return segment(language, text)
+
+        monkeypatch.setattr(sentencex, "segment", counted)
+        for text in ("!'" * 20_000, "a " * 20_000, "\n" * 40_000, "Ja. " * 10_000, "a. " + "b" * 40_000):
+            seen.clear()
+            Paragraph.split(text, "de")
+            assert sum(seen) <= 2 * len(text) and max(seen) <= len(text) / 4
+
+    def test_its_sentences_are_those_of_the_whole(self, monkeypatch):
+        text = " ".join(f"Der {n}. Gast kam um {n % 24} Uhr, z. B. mit Dr. Alt!" + "\n" * (n % 3) for n in range(60))
+        whole = Paragraph.split(text, "de")
+        assert len(whole.sentences) > 40
+        for window in (200, 333, 500):
+            monkeypatch.setattr("padir.text.sentences._WINDOW", window)
+            assert Paragraph.split(text, "de") == whole
+
+    def test_a_sentence_longer_than_a_window_is_one(self, monkeypatch):
+        monkeypatch.setattr("padir.text.sentences._WINDOW", 20)
+        text = "Ja. Ein Satz, der viel länger ist als das Fenster, endet erst hier. Nein."
+        assert Paragraph.split(text, "de").sentences[1] == text[4:-6]
