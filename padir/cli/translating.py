@@ -167,12 +167,16 @@ def run_serve(args: argparse.Namespace) -> dict[str, Any]:
             f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
         ) from None
 
-    limits, waiting = Limits(**chosen(args, "padir.serve.messages:Limits")), chosen(args, "padir.serve.engine:Engine")
+    limits = Limits(**chosen(args, "padir.serve.messages:Limits"))
     decoding_of(args)  # wrong numbers are refused before all else
     translator = load_model(args)
     decoding = decoding_of(args, translator.decoding)
     check_options(args, (translator.card.config, [decoding]), counted=False)
-    engine = Engine(translator, decoding, limits, **waiting)
-    name = Path(args.model).name
-    where = {"host": args.host, "port": args.port, **chosen(args, "padir.serve.server:serve")}
-    return serve(engine, name, **where, tell=lambda text: tell(f"padir: {text}"))
+    return serve(
+        Engine(translator, decoding, limits, **chosen(args, "padir.serve.engine:Engine")),
+        Path(args.model).name,
+        host=args.host,
+        port=args.port,
+        tell=lambda text: tell(f"padir: {text}"),
+        **chosen(args, "padir.serve.server:serve"),
+    )

@@ -78,10 +78,10 @@ def make_app(
         began, status = time.perf_counter(), 500
         try:
             translations = await _answer(engine, read, request)
-            status, seconds = 200, time.perf_counter() - began
-            engine.metrics.seconds.observe(seconds)
-            answer = msgspec.json.encode(Answer(model, translations, seconds))
-            return Response(answer, headers=_PLAIN, media_type="application/json")
+            status = 200
+            answer = Answer(model, translations, time.perf_counter() - began)
+            engine.metrics.seconds.observe(answer.seconds)
+            return Response(msgspec.json.encode(answer), headers=_PLAIN, media_type="application/json")
         except _Left:
             status = LEFT
             return Response(status_code=LEFT)
@@ -153,7 +153,8 @@ async def _answer(engine: Engine, read: RequestReader, request: requests.Request
       PadirError: the request is refused (`Refused`), or the options do not fit the model.
       _Left: the client has left.
     """
-    limits, deadline = engine.limits, engine.clock() + engine.limits.timeout
+    limits = engine.limits
+    deadline = engine.clock() + limits.timeout
     _check_type(request)
     try:
         async with asyncio.timeout(limits.timeout):
@@ -172,8 +173,8 @@ async def _answer(engine: Engine, read: RequestReader, request: requests.Request
                 return answer.result()
             if left.done():
                 raise _Left
-        expected = f"the translation took more than {limits.timeout:g} s"
-        raise Refused(504, f"{expected}: send fewer sentences, or try again later")
+        late = f"the translation took more than {limits.timeout:g} s: send fewer sentences, or try again later"
+        raise Refused(504, late)
     finally:
         left.cancel()
         answer.cancel()
@@ -204,7 +205,8 @@ async def _results(engine: Engine, asked: Request, client: str) -> list[AnswerTe
 
 async def _body(request: requests.Request, most: int) -> bytes:
     """Reads the body of a request; refuses more than `most` bytes with status 413, as soon as they are announced."""
-    body, declared = bytearray(), request.headers.get("content-length", "0")
+    body = bytearray()
+    declared = request.headers.get("content-length", "0")
     too_large = not declared.isdecimal() or int(declared) > most
     if not too_large:
         async for chunk in request.stream():

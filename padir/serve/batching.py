@@ -25,14 +25,6 @@ from typing import Any
 from padir.serve.messages import Refused
 
 
-class QueueFull(Refused):
-    """Error: the client's share of the queue has no room for its jobs."""
-
-
-class Closed(Refused):
-    """Error for a job that comes after `Batcher.close`."""
-
-
 @dataclasses.dataclass(eq=False)
 class _Job:
     key: Hashable
@@ -76,8 +68,11 @@ class Batcher:
         max_queue: int,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._run, self._clock = run, clock
-        self._sizes, self._max_wait, self._max_queue = sizes, max_wait, max_queue
+        self._run = run
+        self._sizes = sizes
+        self._max_wait = max_wait
+        self._max_queue = max_queue
+        self._clock = clock
         self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
         self._clients: dict[str, _Client] = {}  # clients with waiting jobs
         self._waiting = 0
@@ -136,17 +131,15 @@ class Batcher:
         """Puts a client's jobs, (key, work) each, into the queue, all or none; cancelling a future removes its job.
 
         Raises:
-          QueueFull: fewer places would be left than the client has jobs (status 429).
-          Closed: `close` was called (status 503).
+          Refused: 429 if fewer places would be left than the client has jobs; 503 after `close`.
         """
         with self._changed:
             if self._closed:
-                raise Closed(503, "the server is stopping: try another server, or try again later", retry_after=5)
+                raise Refused(503, "the server is stopping: try another server, or try again later", retry_after=5)
             mine = self._clients.get(client, _Client())
             if mine.waiting + len(jobs) > self._max_queue - self._waiting - len(jobs):
-                waits = f"{self._waiting} sentences wait, {mine.waiting} of this client"
-                share = f"its share of {self._max_queue} places has no room for {len(jobs)} more"
-                raise QueueFull(429, f"the server is busy: {waits}, and {share}; try again later", retry_after=1)
+                busy = f"{self._waiting} jobs wait, {mine.waiting} of this client: {len(jobs)} more exceed its share"
+                raise Refused(429, f"{busy}; try again later", retry_after=1)
             futures = []
             for key, work in jobs:
                 self._clients[client] = mine
@@ -211,16 +204,15 @@ class Batcher:
         """(key of the next batch, 0) or, if no batch is ready, (None, seconds to wait or None without jobs)."""
         able = self.known - self._slow if self._slow else {*self._groups}
         groups = {key: group for key, group in self._groups.items() if key in able}
-        ends = {key: next(iter(group)).since + self._max_wait for key, group in groups.items()}
-        now = self._clock()
+        left = {key: next(iter(group)).since + self._max_wait - self._clock() for key, group in groups.items()}
         ripe = {
             key: min(map(_order, group))
             for key, group in groups.items()
-            if ends[key] <= now or self._closed or len(group) >= self._sizes(key)[-1]
+            if left[key] <= 0 or self._closed or len(group) >= self._sizes(key)[-1]
         }
         if ripe:
             return min(ripe, key=ripe.__getitem__), 0.0
-        return None, min(ends.values()) - now if ends else None
+        return None, min(left.values(), default=None)
 
     def _answer(self, jobs: list[_Job]) -> None:
         try:

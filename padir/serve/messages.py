@@ -88,7 +88,7 @@ class Request:
     split: bool = False
     mode: Mode | None = None
     strategy: str | None = None
-    keep: tuple[str, ...] | None = None
+    keep: frozenset[str] | None = None
 
 
 class AnswerCandidate(msgspec.Struct):
@@ -182,18 +182,15 @@ class RequestReader:
     ):
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
         sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
-        # A pattern of a stranger could take for ever, and each kind takes its time.
-        kinds = Annotated[tuple[Literal[tuple(KINDS)], ...], msgspec.Meta(max_length=len(KINDS))]
+        kinds = frozenset[Literal[tuple(KINDS)]]  # a pattern of a stranger could take for ever
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             ("text", sentence | sentences),
             ("split", _described(bool, "translate each sentence of a text by itself"), False),
             ("keep", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
         ]
         if refines:
-            about = "maximum number of decoder passes; null: the server's own"
-            steps = _described(int, about, ge=1, le=limits.max_steps)
-            about = "number of lengths, or sentences, to try; null: the server's own"
-            lengths = _described(int, about, ge=1, le=most_lengths)
+            steps = _described(int, "decoder passes at most; null: the server's own", ge=1, le=limits.max_steps)
+            lengths = _described(int, "lengths, or sentences, to try; null: the server's own", ge=1, le=most_lengths)
             listed = _described(
                 int,
                 "number of candidates in the answer, at most the hypotheses that are tried",

@@ -7,7 +7,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from padir.serve.batching import Batcher, Closed, QueueFull
+from padir.serve.batching import Batcher
+from padir.serve.messages import Refused
 
 
 class Runs:
@@ -137,7 +138,7 @@ def test_the_queue_has_room_for_so_many_and_takes_all_or_none(make, runs):
     batcher = make(max_queue=5)
     busy(batcher, runs)
     first = batcher.submit([("a", 1), ("a", 2)])
-    with pytest.raises(QueueFull, match="2 sentences wait, 2 of this client, and its share of 5 places"):
+    with pytest.raises(Refused, match="2 jobs wait, 2 of this client: 2 more"):
         batcher.submit([("a", 3), ("a", 4)])
     assert batcher.waiting == 2
     first[0].cancel()
@@ -190,7 +191,7 @@ class TestClients:
 
         def taken(client):
             count = 0
-            with pytest.raises(QueueFull):
+            with pytest.raises(Refused):
                 while futures := batcher.submit([("a", 0)], client):
                     last[client] = futures[0]
                     count += 1
@@ -230,7 +231,7 @@ def test_the_end_waits_for_all_that_wait_and_takes_no_more(make, runs):
     batcher.close()
     assert [future.result(0) for future in futures] == ["a1", "b2"]
     assert time.monotonic() - began < 30
-    with pytest.raises(Closed):
+    with pytest.raises(Refused):
         batcher.submit([("a", 1)])
     batcher.close()
 

@@ -38,6 +38,10 @@ def test_every_field():
     assert read(CAUSAL, text="eins", split=True) == Request(("eins",), split=True)
 
 
+def test_a_kind_of_spans_counts_once():
+    assert read(text="eins", keep=["tags"] * 4_000).keep == {"tags"}
+
+
 @pytest.mark.parametrize(
     "body",
     [

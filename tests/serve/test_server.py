@@ -40,10 +40,7 @@ class TestUnderLoad:
                 until(lambda: figure(client, "queue_sentences") == 2)
                 refused = client.post("/translate", json={"text": ["eins", "zwei"]})
                 assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
-                assert (
-                    "2 sentences wait, 2 of this client, and its share of 6 places has no room for 2 more"
-                    in refused.json()["error"]
-                )
+                assert "2 jobs wait, 2 of this client: 2 more exceed its share" in refused.json()["error"]
                 third = pool.submit(ask, client, "drei")
                 until(lambda: figure(client, "queue_sentences") == 3)
                 gated.gate.set()

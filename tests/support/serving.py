@@ -60,7 +60,8 @@ def running(engine, wait=True, origins=()):
     """A client of the engine's server, whose `uvicorn` is the server and `port` the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = make_app(engine, "tiny", hosts=["mine.example"], origins=origins)
-    config = uvicorn.Config(app, http=TimedHeaders, lifespan="on", ws="none", log_level="critical")
+    how = {"http": TimedHeaders, "lifespan": "on", "ws": "none", "proxy_headers": False}
+    config = uvicorn.Config(app, **how, log_level="critical")
     server = Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
