@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import MODES, Decoding, check_n_best
+from padir.decoding.options import MODES, Decoding, Mode, check_n_best
 from padir.decoding.pipeline import Pipeline, RefiningPipeline
 from padir.decoding.refine_batch import padded_length
-from padir.decoding.translation import Translation, untranslated
+from padir.decoding.translation import Translation, restored, untranslated
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -29,6 +29,7 @@ from padir.serve.batching import Batcher
 from padir.serve.messages import Limits, Refused, Request
 from padir.text.ids import EOS, round_up
 from padir.text.marks import Marked
+from padir.text.normalise import Normalised
 from padir.text.sentences import Paragraph
 
 _log = logging.getLogger("padir.serve")
@@ -49,17 +50,19 @@ class Key(NamedTuple):
     num_steps: int | None
     top_k: int | None
     trace: bool = False
-    mode: str | None = None
+    mode: Mode | None = None
     strategy: str | None = None
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence for a batch: key, text, the encoder's tokens, candidates in its answer, and spans to keep."""
+    """A sentence for a batch: key, text, the encoder's tokens, candidates in its answer, and the way back to text."""
 
     key: Key
     text: str
     source: list[int]
     n_best: int
+    read: Normalised
+    keep: tuple[str, ...] = ()
     marked: Marked | None = None
 
 
@@ -134,7 +137,7 @@ class Engine:
         counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
         self._counts = tuple(sorted(count * decoding.draws for count in counts))
 
-    def _works(self, mode: str, **changes: Any) -> bool:
+    def _works(self, mode: Mode, **changes: Any) -> bool:
         try:
             self.translator.resolved(self.decoding.changed(mode=mode, **changes))
         except PadirError:
@@ -212,13 +215,14 @@ class Engine:
         for number, text in enumerate(texts, 1):  # one by one: the first that is too long ends the work
             if len(text) > limits.max_characters:
                 raise Refused(422, f"sentence {number} has more than {limits.max_characters:,} characters: split it")
-            (words,), (spans,) = loaded.marked([text], keep)
+            (read,) = loaded.normalised([text], keep)
+            (words,), (spans,) = loaded.marked([read.text], keep)
             (source,), truncated = loaded.source_tokens([words], truncate=True)
             if truncated or (spans and len(spans.edits) > most):
                 raise Refused(422, f"sentence {number} has more than the {most} tokens or spans of the model: split it")
             length = padded_length(len(source), self._lengths) if words.strip() else 0
-            left = words if length else text
-            sentences.append(QueuedSentence(Key(length, *own), left, source, request.n_best, spans))
+            left = words if length else read.text
+            sentences.append(QueuedSentence(Key(length, *own), left, source, request.n_best, read, keep, spans))
         return paragraphs, sentences
 
     def submit(self, sentences: Sequence[QueuedSentence], client: str = "") -> list[Future[Translation]]:
@@ -249,22 +253,25 @@ class Engine:
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""
         if not key.source_length:
-            return [untranslated(sentence.text, sentence.marked) for sentence in sentences]
+            empty = [untranslated(each.text, each.marked) for each in sentences]
+            return [restored(result, each.read, each.keep) for result, each in zip(empty, sentences, strict=True)]
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
         pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
-        _, texts, tokens, _, marked = zip(*sentences, strict=True)
-        results = pipeline.run(SourceBatch(texts, tokens, marked=marked if any(marked) else ()))
+        marked = [each.marked for each in sentences]
+        batch = SourceBatch([each.text for each in sentences], [each.source for each in sentences])
+        results = pipeline.run(dataclasses.replace(batch, marked=marked if any(marked) else ()))
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
         self.metrics.passes.inc(sum(result.passes for result in results))
 
-        def listed(result: Translation, count: int) -> Translation:
-            lengths = result.candidate_lengths[:count]
-            return dataclasses.replace(result, candidates=result.candidates[:count], candidate_lengths=lengths)
+        def listed(result: Translation, each: QueuedSentence) -> Translation:
+            lengths = result.candidate_lengths[: each.n_best]
+            found = dataclasses.replace(result, candidates=result.candidates[: each.n_best], candidate_lengths=lengths)
+            return restored(found, each.read, each.keep)
 
-        return [listed(result, each.n_best) for each, result in zip(sentences, results, strict=True)]
+        return [listed(result, each) for each, result in zip(sentences, results, strict=True)]
 
     def _compile(self) -> None:
         """Translates made-up sentences, with and without a trace; the page always refines and traces."""

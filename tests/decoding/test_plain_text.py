@@ -15,7 +15,7 @@ from padir.data.prepared import LengthLimits
 from padir.decoding import Decoding, Translator
 from padir.decoding.loaded import LoadedModel
 from padir.models.directory import ModelCard
-from padir.serve.messages import Request
+from padir.serve.messages import Limits, Request
 
 ODD = odd_lines(2_000)
 
@@ -42,10 +42,12 @@ def test_every_command_reads_the_same_ids(tmp_path, monkeypatch, tokenizer, tran
 
     def record(self, texts, truncate):
         read.extend(texts)
-        raise Recorded
+        if len(read) == len(ODD):
+            raise Recorded
+        return [[1]] * len(texts), set()  # the server reads one by one
 
     monkeypatch.setattr(LoadedModel, "source_tokens", record)
-    engine = engine_of(translator)
+    engine = engine_of(translator, limits=Limits(max_sentences=len(ODD), max_queue=2 * len(ODD)))
     engine.state = "ready"
     dual = random_translator(tokenizer, dual=True)
     for way in (
@@ -53,7 +55,7 @@ def test_every_command_reads_the_same_ids(tmp_path, monkeypatch, tokenizer, tran
         translator.predict_lengths,
         lambda texts: dual.score(texts, texts),
         lambda texts: translator.align(texts, texts),
-        lambda texts: engine.submit(Request(tuple(texts))),
+        lambda texts: engine.prepare(Request(tuple(texts))),
     ):
         read.clear()
         with pytest.raises(Recorded):
@@ -123,7 +125,8 @@ def test_the_server_reads_and_restores_as_the_translator(translator):
     try:
         while not engine.ready:
             assert engine.failure is None
-        served = [future.result(60) for future in engine.submit(Request(texts))]
+        _, sentences = engine.prepare(Request(texts))
+        served = [future.result(60) for future in engine.submit(sentences)]
     finally:
         engine.close()
     assert [each.text for each in served] == [each.text for each in translator.translate(texts)]
