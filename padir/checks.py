@@ -18,6 +18,7 @@ import functools
 import inspect
 import math
 import numbers
+import operator
 import os
 import types
 import typing
@@ -44,7 +45,9 @@ else:
 
 def whole_numbers(**values: Any) -> None:
     """Refuses values that are no integers (and bool); NumPy's integers are accepted."""
-    _refuse(lambda value: fits(value, int), "a whole number", "", values)
+    for name, value in values.items():
+        if not fits(value, int):
+            raise PadirError(name, "a whole number", value)
 
 
 def strings(name: str, value: Iterable[str]) -> list[str]:
@@ -67,41 +70,51 @@ def each_string(name: str, value: Iterable[str]) -> Iterator[str]:
         yield str(text)  # NumPy has a str of its own
 
 
-def _refuse(fits: Callable[[Any], bool], expected: str, remedy: str, values: Mapping[str, Any]) -> None:
+_TESTS = {
+    "least": operator.le,
+    "above": operator.lt,
+    "most": operator.ge,
+    "below": operator.gt,
+    "choices": operator.contains,
+}
+
+
+def _limit(values: Mapping[str, Any], expected: str, remedy: str, **ends: Any):
+    """Refuses values that fail a test of `_TESTS` against its end; returns the range as data (`ranges`)."""
     for name, value in values.items():
-        if not fits(value):
+        if not all(_TESTS[test](end, value) for test, end in ends.items()):
             raise PadirError(name, expected, value, remedy)
+    return [{"expected": expected, "remedy": remedy, **ends}]
 
 
-def at_least(least: int | float, remedy: str = "", /, **values: Any) -> None:
+def at_least(least: int | float, remedy: str = "", /, **values: Any):
     """Refuses values below `least` (NaN, too)."""
-    _refuse(lambda value: value >= least, f"at least {least}", remedy, values)
+    return _limit(values, f"at least {least}", remedy, least=least)
 
 
-def counts(least: int, remedy: str = "", /, **values: Any) -> None:
+def counts(least: int, remedy: str = "", /, **values: Any):
     """Refuses counts below `least`, and counts from 2**31 on, which arrays of int32 cannot hold."""
-    at_least(least, remedy, **values)
-    _refuse(lambda value: value < 2**31, "below 2**31", remedy, values)
+    return at_least(least, remedy, **values) + _limit(values, "below 2**31", remedy, below=2**31)
 
 
-def above(bound: int | float, remedy: str = "", /, **values: Any) -> None:
+def above(bound: int | float, remedy: str = "", /, **values: Any):
     """Refuses values that are not above `bound` (NaN, too)."""
-    _refuse(lambda value: value > bound, f"above {bound}", remedy, values)
+    return _limit(values, f"above {bound}", remedy, above=bound)
 
 
-def within(low: int | float, high: int | float, remedy: str = "", /, **values: Any) -> None:
+def within(low: int | float, high: int | float, remedy: str = "", /, **values: Any):
     """Refuses values outside [low, high] (NaN, too)."""
-    _refuse(lambda value: low <= value <= high, f"in [{low}, {high}]", remedy, values)
+    return _limit(values, f"in [{low}, {high}]", remedy, least=low, most=high)
 
 
-def below(low: int | float, high: int | float, remedy: str = "", /, **values: Any) -> None:
+def below(low: int | float, high: int | float, remedy: str = "", /, **values: Any):
     """Refuses values outside [low, high), for rates that must stay below `high` (NaN, too)."""
-    _refuse(lambda value: low <= value < high, f"in [{low}, {high})", remedy, values)
+    return _limit(values, f"in [{low}, {high})", remedy, least=low, below=high)
 
 
-def one_of(choices: Collection[Any], remedy: str = "", /, **values: Any) -> None:
+def one_of(choices: Collection[Any], remedy: str = "", /, **values: Any):
     """Refuses names that are not among `choices`, and lists these."""
-    _refuse(lambda value: value in choices, f"one of {', '.join(map(str, choices))}", remedy, values)
+    return _limit(values, f"one of {', '.join(map(str, choices))}", remedy, choices=choices)
 
 
 # Annotations of fields with a range.
@@ -178,6 +191,14 @@ def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
         raise PadirError(name, _words(hint), value, remedy)
     for check in checks if value is not None else ():
         check(**{name: value})
+
+
+def ranges(cls: type) -> dict[str, Any]:
+    """Each field of a dataclass as data: its type in words, and the ranges of its checks."""
+    return {
+        name: {"type": _words(hint), "ranges": [each for check in checks for each in check()]}
+        for name, hint, checks in _annotations(cls)
+    }
 
 
 @cache
