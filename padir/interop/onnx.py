@@ -9,11 +9,10 @@ A folder of `export_onnx` holds
     weights.bin      the weights, which all programs share as external data
     padir.mjs        the loop in JavaScript, for ONNX Runtime Web
     vocab.model      the SentencePiece vocabulary
-    export.json      ids, decoding options, pieces and their scores
+    export.json      ids, decoding options and their ranges, pieces and their scores
     manifest.json    sha256 of each of these files
 
-B, S, N and L are left open. Kernels and the token embedding are rounded to 8 bits (`rounded`); activations are float32.
-It needs the extra `onnx`.
+B, S, N and L are open. Kernels and token embedding have 8 bits (`rounded`), activations 32. It needs the extra `onnx`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from padir.decoding.options import Decoding
+from padir import checks
+from padir.decoding.options import Decoding, option_table
 from padir.decoding.rerank import CausalScore
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -45,10 +45,10 @@ from padir.storage.manifest import write_manifest
 from padir.text.ids import UNK
 from padir.text.tokenizer import BYTE, Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 _FLOAT, _INT32 = 1, 6  # types of ONNX
-_IDS = ("length", "blank", "mask", "first_regular", "end_regular")
-_OPTIONS = ("num_steps", "top_k", "adjacent", "seed", "brevity", "blank_penalty")
+_IDS = ("length", "blank", "mask", "first_regular", "end_regular", "num_placeholders")
+_OPTIONS = ("num_steps", "top_k", "adjacent", "seed", "blank_penalty")
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
 
 
@@ -117,12 +117,13 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         "a decoder with positional attention": config.positional_attention,
         "no rejecter": not config.rejecter,
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
-        "no length_weight": not decoding.length_weight,
+        "no length_weight": not getattr(decoding.rule, "length_weight", 0),
         "one draw": decoding.draws == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
     }
-    if lacking := [name for name, value in has.items() if not value]:
-        raise PadirError(f"an export to ONNX needs {lacking[0]}", remedy="export StableHLO programs")
+    for name, value in has.items():
+        if not value:
+            raise PadirError(f"an export to ONNX needs {name}", remedy="export StableHLO programs")
     return decoding
 
 
@@ -131,6 +132,7 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
     from padir import __version__
 
     card = translator.card
+    rule: Any = decoding.rule
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "format": FORMAT,
@@ -145,11 +147,20 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "options": {
             **{name: getattr(decoding, name) for name in _OPTIONS},
-            "rerank": "causal" if isinstance(decoding.rule, CausalScore) else "own",
+            "rerank": "causal" if isinstance(rule, CausalScore) else "own",
+            "brevity": rule.brevity,
             "drop_repeats": decoding.drops_repeats,
         },
+        "option_table": _option_table(),
         **_pieces(translator.tokenizer),
     }
+
+
+def _option_table() -> dict[str, Any]:
+    """Type, ranges, modes and default of each decoding option, for the checks of padir.mjs; null means infinity."""
+    ranges = checks.ranges(Decoding)
+    table = {name: ranges[name] | {"modes": own.modes, "default": own.default} for name, own in option_table().items()}
+    return json.loads(json.dumps(table), parse_constant=lambda infinity: None)  # which JSON lacks
 
 
 def _pieces(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -288,7 +299,7 @@ class _Graph:
         )
 
     def _described(self, name: str) -> Any:
-        of_ids = name.split("_")[0] in ("source", "tokens", "target", "best")
+        of_ids = name.startswith(("source", "tokens", "target", "best"))
         memory = ["B", 2 * self.config.decoder_layers, "S", self.config.heads * self.config.head_dim]
         axes: list[Any] = {"memory": memory, "blank_penalty": []}.get(name, list(name.split("_")[-1]))
         return self.onnx.helper.make_tensor_value_info(name, _INT32 if of_ids else _FLOAT, axes)

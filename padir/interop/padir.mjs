@@ -5,23 +5,70 @@
  *     const translator = await load(ort, async (name) => new Uint8Array(await (await fetch(`de_en/${name}`)).arrayBuffer()));
  *     (await translator.translate("Wo ist der Bahnhof?")).text;
  *
- * It needs ONNX Runtime Web alone. The names are those of padir's Python code, and the translations are the same.
+ * It needs ONNX Runtime Web alone. The names are those of padir's Python code. The translations and the checks of options
+ * are the same; bad input gets a PadirError.
  */
 
 const [PADDING, EOS, UNK, SPACE] = [0, 1, 2, "\u2581"];
-const FORMAT = 1;
+const FORMAT = 2;
 const SHORTEST = 2; // tokens of a target, EOS included
 const NOISE = 1; // the stream of random pieces
 const DRAFT = 2 ** 31 - 1; // folded into a row's key to draw its draft
 
+/** Error for bad input, with the words of padir's Python code. */
+export class PadirError extends Error {}
+
+/** A value in a message: a string is cut, and an object gives the name of its class. */
+function shown(value) {
+  if (typeof value === "string") return JSON.stringify(value.length > 60 ? `${value.slice(0, 60)}...` : value);
+  const isPlain = value === null || ["number", "boolean"].includes(typeof value);
+  return isPlain ? String(value) : Object.prototype.toString.call(value);
+}
+
+const mustBe = (what, expected, got, remedy = "") =>
+  new PadirError(`${what} must be ${expected}, got ${shown(got)}${remedy && `: ${remedy}`}`);
+
+const isWhole = (value, least, end) => Number.isInteger(value) && value >= least && value < end;
+
+const TYPES = {
+  "a whole number": Number.isInteger,
+  "a number": (value) => typeof value === "number",
+  text: (value) => typeof value === "string",
+  True: (value) => value === true,
+  False: (value) => value === false,
+  None: (value) => value === null,
+};
+const TESTS = {
+  least: (value, end) => value >= end,
+  most: (value, end) => value <= end,
+  below: (value, end) => value < (end ?? Infinity), // JSON has no infinity
+  choices: (value, choices) => choices.includes(value),
+};
+
+/** Refuses a value outside the type and the ranges that export.json gives an option. */
+function check(name, value, { type, ranges }) {
+  if (!type.split(" or ").some((each) => TYPES[each]?.(value))) throw mustBe(name, type, value);
+  for (const { expected, remedy, ...ends } of ranges) {
+    const isInside = Object.entries(ends).every(([test, end]) => TESTS[test](value, end));
+    if (!isInside) throw mustBe(name, expected, value, remedy);
+  }
+}
+
+/** The text that the tokenizer reads. */
+export function sourceText(text) {
+  if (typeof text !== "string") throw mustBe("text", "a string", text);
+  if (/\p{Surrogate}/u.test(text)) throw new PadirError("text must be Unicode without lone surrogates (U+D800 to U+DFFF)");
+  return text;
+}
+
 /** Loads an export; `read` gives the bytes of a file of its folder. */
 export async function load(ort, read) {
   const description = JSON.parse(new TextDecoder().decode(await read("export.json")));
-  if (description.format !== FORMAT) throw new Error(`the export has format ${description.format}, this file reads ${FORMAT}`);
+  if (description.format !== FORMAT) throw new PadirError(`the export has format ${description.format}, this file reads ${FORMAT}`);
   const { strategy, canvas } = description;
   const usual = strategy.name === "padir" && ["previous", "none"].includes(strategy.remask) && strategy.end_cycles && !strategy.remask_last;
-  if (!usual || strategy.temperature) throw new Error(`padir.mjs runs the strategy padir with its defaults, not ${JSON.stringify(strategy)}`);
-  if (!["uniform", "mask"].includes(canvas.name)) throw new Error(`padir.mjs has no canvas ${canvas.name}`);
+  if (!usual || strategy.temperature) throw new PadirError(`padir.mjs runs the strategy padir with its defaults, not ${JSON.stringify(strategy)}`);
+  if (!["uniform", "mask"].includes(canvas.name)) throw new PadirError(`padir.mjs has no canvas ${canvas.name}`);
   const weights = await read("weights.bin");
   const sessions = {};
   for (const name of description.programs) {
@@ -34,7 +81,7 @@ export async function load(ort, read) {
 /** A unigram tokenizer with byte fallback, whose text is not normalised; as SentencePiece, token for token. */
 export class Tokenizer {
   constructor({ pieces, piece_scores: scores, ids }) {
-    if (!pieces) throw new Error("this vocabulary is not padir's own: encode and decode with SentencePiece");
+    if (!pieces) throw new PadirError("this vocabulary is not padir's own: encode and decode with SentencePiece");
     [this.pieces, this.firstByte] = [pieces, UNK + 1];
     this.regular = new Map(pieces.map((piece, id) => [piece, { id, score: scores[id] }]).slice(ids.first_regular));
     this.longest = Math.max(...[...this.regular.keys()].map((piece) => [...piece].length));
@@ -130,10 +177,20 @@ export function sentenceKey(source, seed) {
 }
 
 export class Translator {
+  #reads = new WeakSet(); // sentences that candidates belong to
+
   constructor(ort, description, sessions) {
     [this.ort, this.description, this.sessions] = [ort, description, sessions];
-    this.aligns = description.readout === "CTC"; // the canvas is an alignment, two positions for each source token
+    const { readout, max_length: most, programs, option_table: table } = description;
+    this.aligns = readout === "CTC"; // the canvas is an alignment, two positions for each source token
     this.tokenizer = new Tokenizer(description);
+    // The model and this file do less than the options can say.
+    const limit = (name, expected, ends) => table[name].ranges.push({ expected, remedy: "leave it out", ...ends });
+    const rules = programs.includes("score") ? ["own", "causal"] : ["own"];
+    limit("rerank", `one of ${rules.join(", ")}`, { choices: rules });
+    if (this.aligns) limit("drop_repeats", "None or False for a CTC model", { most: false });
+    else limit("blank_penalty", `0 for a ${readout} model`, { most: 0 });
+    limit("top_k", this.aligns ? "1 for an export of a CTC model" : `at most the ${most} lengths that the model knows`, { most: this.aligns ? 1 : most });
   }
 
   /**
@@ -143,26 +200,42 @@ export class Translator {
    * and log-probabilities of the draft and after each pass.
    */
   async translate(text, options = {}) {
-    const known = this.description.options;
-    const unknown = Object.keys(options).find((name) => !(name in known));
-    if (unknown) throw new Error(`There is no option ${unknown}: known are ${Object.keys(known).join(", ")}.`);
-    const chosen = { ...known, ...options };
-    if (!(chosen.num_steps >= 1)) throw new Error(`num_steps must be at least 1, got ${chosen.num_steps}.`);
-    if (this.aligns && chosen.top_k > 1) throw new Error(`top_k must be 1 for a CTC model, got ${chosen.top_k}.`);
+    const chosen = this.#chosen(options);
     const { ids, max_length: most } = this.description;
-    const tokens = text.trim() ? this.tokenizer.encode(text) : [];
+    const sentence = sourceText(text);
+    const tokens = sentence.trim() ? this.tokenizer.encode(sentence) : [];
     if (!tokens.length) return { source: text, text: "", score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
     const longest = (this.aligns ? most >> 1 : most) - 1;
-    if (tokens.length > longest) throw new Error(`The sentence has ${tokens.length} tokens, the model takes ${longest}.`);
+    if (tokens.length > longest) throw new PadirError(`text has ${tokens.length} tokens, the model takes ${longest}: split it`);
     const source = [...(this.aligns ? [] : [ids.length]), ...tokens, EOS];
     const source_BS = this.#ints(source, [1, source.length]);
     const { log_prob_BM, memory } = await this.sessions.encode.run({ source_BS });
     const lengths = this.aligns ? [2 * source.length] : likelyLengths(log_prob_BM.data, chosen.top_k, chosen.adjacent);
-    const tried = [...new Set(lengths.map((length) => Math.min(Math.max(length, SHORTEST), most)))];
+    const tried = [...new Set(lengths.map((length) => Math.max(length, SHORTEST)))];
     const read = { source, text, inputs: { source_BS, memory }, chosen };
+    this.#reads.add(read);
     const rows = tried.map((length) => this.#draft(read, length));
     await this.#refine(rows, read);
     return this.#ranked(rows, read);
+  }
+
+  /** The options of export.json with others by name, each of them checked; undefined leaves an option as it is. */
+  #chosen(options) {
+    const isPlain = options !== null && [Object.prototype, null].includes(Object.getPrototypeOf(options));
+    if (!isPlain) throw mustBe("options", "an object such as {num_steps: 4}", options);
+    const { options: own, option_table: table } = this.description;
+    const chosen = { ...own };
+    for (const name of Reflect.ownKeys(options)) {
+      const known = `known are ${Object.keys(own).join(", ")}`;
+      if (!Object.hasOwn(table, name)) throw new PadirError(`there is no decoding option ${shown(name)}: ${known}`);
+      const [value, { modes }] = [options[name], table[name]];
+      if (value === undefined) continue;
+      if (!modes.includes("refine")) throw new PadirError(`${name} applies only to the mode ${modes.join(" and ")}: leave it out`);
+      if (!Object.hasOwn(own, name)) throw new PadirError(`${name} cannot be changed in an export: translate with padir, or leave it out`);
+      check(name, value, table[name]);
+      chosen[name] = value;
+    }
+    return chosen;
   }
 
   /**
@@ -170,13 +243,31 @@ export class Translator {
    * A CTC model's positions are no words, so that none can stand.
    */
   async repair(candidate, pins) {
-    if (this.aligns) throw new Error("A CTC model cannot keep words: its positions are an alignment.");
+    if (this.aligns) throw new PadirError("a CTC model cannot keep words, because its positions are an alignment");
+    const isOwn = this.#reads.has(candidate?.read) && isWhole(candidate.length, SHORTEST, this.description.max_length + 1);
+    if (!isOwn) throw mustBe("candidate", "a translation by this translator, of some words", candidate);
     const row = this.#draft(candidate.read, candidate.length);
-    for (const [position, id] of pins) [row.tokens[position], row.free[position]] = [id, false];
+    for (const [position, id] of this.#pinned(pins, row.length)) [row.tokens[position], row.free[position]] = [id, false];
     row.trace = [];
     this.#record(row);
     await this.#refine([row], candidate.read);
     return this.#candidate(row, candidate.read);
+  }
+
+  /** The pins, by their positions. */
+  #pinned(pins, length) {
+    const { end_regular, num_placeholders } = this.description.ids;
+    const end = end_regular + num_placeholders;
+    const isPair = (pair) => Array.isArray(pair) && pair.length === 2;
+    const pairs = Array.isArray(pins) || pins instanceof Map ? [...pins] : [pins];
+    if (!pairs.every(isPair)) throw mustBe("pins", "a list of [position, id]", pins);
+    const found = new Map(pairs);
+    if (found.size < pairs.length) throw new PadirError("pins must have one id for each position: leave the others out");
+    for (const [position, id] of found) {
+      if (!isWhole(position, 0, length - 1)) throw mustBe("the position of a pin", `in 0 .. ${length - 2}`, position, "EOS stands at the last");
+      if (!isWhole(id, UNK + 1, end)) throw mustBe("the id of a pin", `in ${UNK + 1} .. ${end - 1}`, id, "take an id that the model writes");
+    }
+    return found;
   }
 
   /** Noise at every position and EOS at the last; a row's key depends on its sentence and length. */
@@ -229,13 +320,13 @@ export class Translator {
 
   #candidate(row, read) {
     const { tokens, free, scores, length, passes, trace } = row;
-    if (scores.some(Number.isNaN)) throw new Error("The model's logits are not finite: check its weights.");
+    if (scores.some(Number.isNaN)) throw new PadirError("the model's logits are not finite: check its weights");
     // Pinned tokens are part of the sentence, too.
     const own = tokens.slice(0, -1);
     const repeated = (id, i) => i > 0 && id === own[i - 1];
     let kept = own;
     if (this.aligns) kept = own.filter((id, i) => !repeated(id, i) && id !== this.description.ids.blank);
-    else if (read.chosen.drop_repeats) kept = own.filter((id, i) => !repeated(id, i) || this.tokenizer.digit(id));
+    else if (read.chosen.drop_repeats ?? true) kept = own.filter((id, i) => !repeated(id, i) || this.tokenizer.digit(id));
     const raw = this.tokenizer.decode(kept);
     const count = free.filter(Boolean).length;
     const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.brevity;
@@ -275,12 +366,12 @@ export function rewrite(row, best, score, isLast, remask) {
     tokens: no.tokens.map((id, i) => (where(i) ? yes.tokens[i] : id)),
     scores: no.scores.map((each, i) => (where(i) ? yes.scores[i] : each)),
   });
-  const stutters = (i) => remask !== "none" && free[i] && i > 0 && written.tokens[i] === written.tokens[i - 1];
+  const stutters = (i) => remask !== "none" && i > 0 && written.tokens[i] === written.tokens[i - 1];
   const next = choose(stutters, row, written);
   let result = isLast ? written : next;
   if (next.tokens.every((id, i) => id === tokens[i])) {
     [result, row.done] = [written, true];
-  } else if (next.tokens.every((id, i) => id === before[i] || !free[i]) && before.length) {
+  } else if (next.tokens.every((id, i) => id === before[i])) {
     const now = isLast ? written : choose((i) => free[i] && next.scores[i] === 0, written, next);
     const gain = scores.reduce((sum, each, i) => sum + (free[i] ? (each || -Infinity) - now.scores[i] : 0), 0);
     [result, row.done] = [gain > 0 ? { tokens, scores } : now, true];
