@@ -131,10 +131,96 @@ export class Tokenizer {
   }
 }
 
+// The plain form of a sentence: padir.text.normalise, rule by rule.
+
+const BLANK = "\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u205f\\u3000";
+const INVISIBLE = "\\xad\\u061c\\u180e\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u206f\\ufeff";
+const SYMBOL = "\\xb7\\u2022\\u2023\\u2043\\u2190-\\u2bff\\ufe0f\\u200d\\u{1f000}-\\u{1faff}";
+const EDGE = `[${BLANK}${INVISIBLE}${SYMBOL}]`;
+const BEFORE = new RegExp(`^(?:${EDGE}+|(?:[-*+–—]|#{1,6}|>+|\\[[ xX]\\]|\\p{Nd}{1,3}\\)|[A-Za-z]\\))(?=[${BLANK}]))*`, "u");
+const EDGES = new RegExp(`^${EDGE}*`, "u");
+const BLANKS = new RegExp(`[${BLANK}]+`, "gu");
+const ALL_BLANK = new RegExp(`^[${BLANK}]*$`, "u");
+const LEFT_OUT = new RegExp(`[${INVISIBLE}]+`, "gu");
+const EMPHASIS = new Set(["*", "**", "***", "`", "``", "```", "~~", "_"]);
+const WORD = /(?:(?!\p{Nd})[\p{L}\p{N}])+/gu;
+const ALPHANUMERIC = /^[\p{L}\p{N}]$/u;
+const SHORT = 5; // letters of a single word in capitals that may be an acronym
+
+/** A sentence as models read it (`text`), and what stands around its translation; `text` is "" without a letter. */
+export function normalised(text, countPieces = (word) => [...word].length) {
+  text = text.replaceAll("\ufdd0", " ");
+  const begin = BEFORE.exec(text)[0].length;
+  const end = text.length - EDGES.exec([...text].reverse().join(""))[0].length;
+  let core = text.slice(begin, Math.max(begin, end)).normalize("NFC").replace(LEFT_OUT, "");
+  core = core.replace(BLANKS, (run) => (/[^ ]/.test(run) ? " " : run));
+  if (!/\p{L}/u.test(core)) return { text: "", before: ALL_BLANK.test(text) ? "" : text, after: "", capitals: false };
+  let around = 0; // characters of emphasis at each end
+  const marks = [];
+  for (const [opening, closing] of emphasised(core)) {
+    marks.push(opening, closing);
+    if (opening[0] === around && closing[1] === core.length - around) around = opening[1];
+  }
+  const before = text.slice(0, begin) + core.slice(0, around);
+  const after = core.slice(core.length - around) + text.slice(Math.max(begin, end));
+  core = without(core, marks);
+  const words = core.match(WORD).map((word) => [...word].length);
+  const long = words.filter((length) => length > 1).length > 1 || Math.max(...words) > SHORT;
+  const capitals = long && core.match(/\p{L}/gu).every((letter) => /\p{Lu}/u.test(letter));
+  return { text: capitals ? recased(core, countPieces) : core, before, after, capitals };
+}
+
+/** Places of the opening and closing marks of emphasis, in order of the opening. */
+function emphasised(text) {
+  const opened = new Map();
+  const pairs = [];
+  for (const { 0: mark, index } of text.matchAll(/\*+|`+|~+|_+/g)) {
+    if (!EMPHASIS.has(mark)) continue;
+    const place = [index, index + mark.length];
+    const left = [...text.slice(Math.max(0, index - 2), index)].at(-1) ?? "";
+    const right = place[1] < text.length ? String.fromCodePoint(text.codePointAt(place[1])) : "";
+    if (opened.has(mark) && left !== " " && !ALPHANUMERIC.test(right)) {
+      pairs.push([opened.get(mark), place]);
+      opened.delete(mark);
+    } else if (right !== "" && right !== " " && !ALPHANUMERIC.test(left)) opened.set(mark, place);
+  }
+  return pairs.sort(([[a]], [[b]]) => a - b);
+}
+
+function without(text, places) {
+  const parts = [];
+  let done = 0;
+  for (const [begin, end] of places.toSorted(([a], [b]) => a - b)) {
+    parts.push(text.slice(done, begin));
+    done = end;
+  }
+  return parts.join("") + text.slice(done);
+}
+
+/** A text in capitals with each word in the case that gives the fewest pieces; the first word stays capitalised. */
+function recased(text, countPieces) {
+  const first = text.search(WORD);
+  return text.replace(WORD, (word, index) => {
+    const [letter] = word;
+    const cases = [word.toLowerCase(), letter + word.slice(letter.length).toLowerCase(), word];
+    const counted = cases.slice(index === first ? 1 : 0).map((each) => [countPieces(each), each]);
+    return counted.reduce((best, each) => (each[0] < best[0] ? each : best))[1];
+  });
+}
+
+/** A translation with what stood around its source, and in capitals if this was. */
+export function restored(read, translation) {
+  return oneLine(read.before + (read.capitals ? translation.toUpperCase() : translation) + read.after);
+}
+
+function oneLine(text) {
+  return text.replace(/[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]/g, " ");
+}
+
 /** One line without broken characters, and without doubled spaces unless the source has some. */
 export function clean(text, source) {
   const whole = source.includes("\ufffd") ? text : text.replaceAll("\ufffd", "");
-  const line = whole.replace(/[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]/g, " ");
+  const line = oneLine(whole);
   return source.includes("  ") ? line : line.replace(/ {2,}/g, " ");
 }
 
@@ -202,9 +288,10 @@ export class Translator {
   async translate(text, options = {}) {
     const chosen = this.#chosen(options);
     const { ids, max_length: most } = this.description;
-    const sentence = sourceText(text);
-    const tokens = sentence.trim() ? this.tokenizer.encode(sentence) : [];
-    if (!tokens.length) return { source: text, text: "", score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
+    const form = this.#plain(sourceText(text));
+    const tokens = form.text.trim() ? this.tokenizer.encode(form.text) : [];
+    const nothing = { score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
+    if (!tokens.length) return { source: text, text: restored(form, ""), ...nothing };
     const longest = (this.aligns ? most >> 1 : most) - 1;
     if (tokens.length > longest) throw new PadirError(`text has ${tokens.length} tokens, the model takes ${longest}: split it`);
     const source = [...(this.aligns ? [] : [ids.length]), ...tokens, EOS];
@@ -212,11 +299,17 @@ export class Translator {
     const { log_prob_BM, memory } = await this.sessions.encode.run({ source_BS });
     const lengths = this.aligns ? [2 * source.length] : likelyLengths(log_prob_BM.data, chosen.top_k, chosen.adjacent);
     const tried = [...new Set(lengths.map((length) => Math.max(length, SHORTEST)))];
-    const read = { source, text, inputs: { source_BS, memory }, chosen };
+    const read = { source, original: text, text: form.text, form, inputs: { source_BS, memory }, chosen };
     this.#reads.add(read);
     const rows = tried.map((length) => this.#draft(read, length));
     await this.#refine(rows, read);
     return this.#ranked(rows, read);
+  }
+
+  /** The sentence in the form that the model was trained with. */
+  #plain(text) {
+    if (this.description.text_form === "raw") return { text, before: "", after: "", capitals: false };
+    return normalised(text, (word) => this.tokenizer.encode(word).length);
   }
 
   /** The options of export.json with others by name, each of them checked; undefined leaves an option as it is. */
@@ -315,7 +408,7 @@ export class Translator {
       made.forEach((each, n) => (each.score = log_prob_BN.data[n] / (each.kept.length + 1) ** read.chosen.brevity));
     }
     const candidates = made.toSorted((a, b) => a.broken - b.broken || b.score - a.score);
-    return { ...candidates[0], source: read.text, hypotheses: rows.length, candidates, read_again };
+    return { ...candidates[0], source: read.original, hypotheses: rows.length, candidates, read_again };
   }
 
   #candidate(row, read) {
@@ -332,7 +425,7 @@ export class Translator {
     const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.brevity;
     const broken = raw.includes("\ufffd") && !read.text.includes("\ufffd");
     const size = this.aligns ? kept.length + 1 : length; // in tokens, EOS included
-    return { text: clean(raw, read.text), score, length: size, passes, trace, tokens, kept, broken, read };
+    return { text: restored(read.form, clean(raw, read.text)), score, length: size, passes, trace, tokens, kept, broken, read };
   }
 
   #ints(data, dims) {

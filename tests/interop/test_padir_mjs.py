@@ -12,17 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import keys
+from support.odd_text import odd_lines
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError
 from padir.decoding import CausalScore, OwnScore, option_table
 from padir.decoding.batches import candidates
-from padir.decoding.translation import clean
+from padir.decoding.translation import clean, one_line
 from padir.interop import onnx
 from padir.models.length import LengthOutput, top_lengths
 from padir.readout import Ctc
 from padir.refinement import Output, Padir, from_tokens, refine
 from padir.text.ids import EOS
+from padir.text.normalise import normalised
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
 
@@ -355,6 +357,27 @@ def test_clean(plain):
     pairs = [*itertools.product(texts, ("a b", "a  b", "\ufffd"))]
     found = run(described(plain), [f"padir.clean(...{json.dumps(pair)})" for pair in pairs])
     assert found == [clean(*pair) for pair in pairs]
+
+
+def test_the_plain_form_is_the_librarys(plain):
+    """Of 2,000 odd lines, with the pieces of the vocabulary, and around a translation."""
+    lines = odd_lines(2_000)
+    call = "%s.map((line) => padir.normalised(line, (word) => translator.tokenizer.encode(word).length))"
+    back = "%s.map((line) => padir.restored(padir.normalised(line), 'drei ß \\u0007'))"
+    read, restored = run(described(plain), [each % json.dumps(lines) for each in (call, back)])
+    assert read == [plain.tokenizer.normalised(line)._asdict() for line in lines]
+    assert restored == [one_line(normalised(line).restored("drei ß \x07")) for line in lines]
+
+
+def test_what_stood_around_comes_back(plain):
+    calls = [f"translator.translate({json.dumps(text)}, {{num_steps: 1}})" for text in ("drei", "\t- **drei** ", "- 5")]
+    first, odd, letterless = run(described(plain), calls, lengths=likely(4))
+    assert (odd["text"], odd["source"]) == (f"\t- **{first['text']}** ", "\t- **drei** ")
+    assert odd["tokens"] == first["tokens"]
+    assert (letterless["text"], letterless["passes"]) == ("- 5", 0)
+    raw = described(plain) | {"text_form": "raw"}
+    (other,) = run(raw, ["translator.translate('- **drei**', {num_steps: 1})"], lengths=likely(4))
+    assert "**" not in other["text"] and other["source"] == "- **drei**"
 
 
 def test_scores_that_are_no_numbers(plain):
