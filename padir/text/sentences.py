@@ -15,7 +15,7 @@ from padir.text.spans import find
 from padir.text.tokenizer import surrogates_error
 
 _WHITE = re.compile(r"[^\S\n]")
-_WINDOW = 8_192  # maximum number of characters that the rules see at once: their time grows with its square
+_WINDOW = 4_096  # maximum number of characters that the rules see at once: their time grows with its square
 _JOINED = CHINESE | JAPANESE | {"Thai"}  # scripts without spaces between words, and between sentences
 
 

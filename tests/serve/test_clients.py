@@ -5,14 +5,12 @@ import contextlib
 import gc
 import sys
 import threading
-import weakref
 
 import httpx
 import pytest
 from support.serving import ask, connection, engine_of, figure, running, until
 
 from padir.cli import entry
-from padir.serve.batching import Batcher
 from padir.serve.messages import Limits
 from padir.serve.server import serve
 from padir.text.sentences import Paragraph
@@ -145,29 +143,6 @@ def test_messages_do_not_grow_with_what_they_quote(client, path, fields):
 def test_deep_json_is_refused(client, body):
     refused = client.post("/translate", content=body, headers={"Content-Type": "application/json"})
     assert refused.status_code in (400, 422)
-
-
-def test_a_failed_job_is_not_kept():
-    """Its error holds the frames of the failure, and with them what they made, until the next collection at most."""
-
-    class Made:
-        pass
-
-    kept = []
-
-    def run(key, works):
-        made = Made()
-        kept.append(weakref.ref(made))
-        raise ZeroDivisionError
-
-    batcher = Batcher(run, sizes=lambda key: (1,), max_wait=0.0, max_queue=9)
-    batcher.start()
-    for _ in range(3):
-        with contextlib.suppress(ZeroDivisionError):
-            batcher.submit([("a", 1)])[0].result(20)
-    batcher.close()
-    gc.collect()
-    assert len(kept) == 3 and not any(each() for each in kept)
 
 
 def test_threads_of_tensorstore_print_nothing_after_a_failed_write(capsys, monkeypatch):
