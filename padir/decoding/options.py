@@ -39,6 +39,7 @@ else:  # text is accepted, too, and replaced by what it names
 Mode: TypeAlias = Literal["refine", "causal"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 MODES: tuple[Mode, ...] = typing.get_args(Mode)
+MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
 _MOST_SENTENCES = 64  # maximum number that prefix beam search keeps of one canvas, whose work grows with the square
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
 Weight = Annotated[float, partial(checks.within, 0, 1_000)]
@@ -167,7 +168,7 @@ class Decoding:
             self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(dict.fromkeys(self.keep))
         )
         check_kinds(self.keep)
-        self.check_work(4_096, 2**20)
+        self.check_work(4_096, MOST_PASSES)
 
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 
 from padir import checks
-from padir.decoding.options import Decoding, option_table
+from padir.decoding.options import MOST_PASSES, Decoding, option_table
 from padir.decoding.rerank import CausalScore
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -151,6 +151,7 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
             "drop_repeats": decoding.drops_repeats,
         },
         "option_table": _option_table(),
+        "most_passes": MOST_PASSES,
         **_pieces(translator.tokenizer),
     }
 

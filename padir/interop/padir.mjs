@@ -328,6 +328,9 @@ export class Translator {
       check(name, value, table[name]);
       chosen[name] = value;
     }
+    const { most_passes: most } = this.description;
+    const passes = chosen.num_steps * chosen.top_k;
+    if (passes > most) throw mustBe("num_steps x draws x top_k", `in [0, ${most}]`, passes);
     return chosen;
   }
 
