@@ -188,7 +188,7 @@ def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
     if not fits(value, hint) or isinstance(value, type):
         remedy = "give an instance (in gin @Name())" if "padir." in str(hint) else ""
         remedy += " or its name" if remedy and fits("", hint) else ""
-        raise PadirError(name, _words(hint), value, remedy)
+        raise PadirError(name, words(hint), value, remedy)
     for check in checks if value is not None else ():
         check(**{name: value})
 
@@ -223,24 +223,17 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def type_name(hint: Any) -> str:
-    """An annotated type as code, such as "float | None"."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) in (typing.Union, Literal):
-        return " | ".join(map(type_name, typing.get_args(hint)))
-    return "None" if hint is type(None) else hint.__name__ if isinstance(hint, type) else str(hint)
-
-
-def _words(hint: Any) -> str:
+def words(hint: Any) -> str:
     """An annotated type in words, such as "a number or None"."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join(map(_words, typing.get_args(hint)))
+        return " or ".join(map(words, typing.get_args(hint)))
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(typing.get_args(hint))}"
-    words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
-    words |= {Sequence: "a list", Iterable: "a list", Mapping: "a mapping", Callable: "a function"}
-    words |= {os.PathLike: "a path"}
+    known = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    known |= {Sequence: "a list", Iterable: "a list", Mapping: "a mapping", Callable: "a function"}
+    known |= {os.PathLike: "a path"}
     hint = typing.get_origin(hint) or hint
-    return words.get(hint, f"a {hint.__name__}")
+    return known.get(hint, f"a {hint.__name__}")
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -294,5 +287,5 @@ def from_json(hint: Any, value: Any, name: str = "") -> Any:
     if of_dict:
         return {key: from_json(typing.get_args(hint)[1], item, f"{name}[{key!r}]") for key, item in value.items()}
     if not fits(value, hint):
-        raise TypeError(f"{name} must be of type {type_name(hint)}, got {shown(value)}")
+        raise TypeError(f"{name} must be {words(hint)}, got {shown(value)}")
     return tuple(value) if isinstance(value, list) else value

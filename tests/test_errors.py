@@ -174,12 +174,12 @@ def test_dataclasses_are_made_of_nested_json():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"name": 1, "inner": {}}, "Outer.name must be of type"),
+        ({"name": 1, "inner": {}}, "Outer.name must be text"),
         ({"inner": {}}, "missing 1 required positional argument: 'name'"),
         ({"name": "a", "inner": {}, "more": 1}, "unexpected keyword argument 'more'"),
         ({"name": "a", "inner": [1]}, "Outer.inner must be a JSON object"),
-        ({"name": "a", "inner": {"x": {"sizes": [1, "2"]}}}, "Inner.sizes must be of type"),
-        ({"name": "a", "inner": {"x": {"rate": "fast"}}}, "Inner.rate must be of type"),
+        ({"name": "a", "inner": {"x": {"sizes": [1, "2"]}}}, "Inner.sizes must be a tuple"),
+        ({"name": "a", "inner": {"x": {"rate": "fast"}}}, "Inner.rate must be a number or None"),
         ([], "must be a JSON object"),
     ],
 )

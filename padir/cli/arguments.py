@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from padir.checks import fits, type_name
+from padir.checks import fits, words
 from padir.cli.options import SEVERAL
 from padir.data.recipes import Recipe
 from padir.data.sources import SOURCES, ParallelText, Source, sacrebleu_set
@@ -90,7 +90,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     elif several and not isinstance(value, list):
         value = [value]
     if not fits(value, hint):
-        raise PadirError(name, f"of type {type_name(hint)}", value)
+        raise PadirError(name, words(hint), value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -159,7 +159,7 @@ def check_options(
     if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
         raise PadirError("--rerank needs several hypotheses of a sentence, got one: raise --top_k or --draws")
     if most is not None:
-        check_n_best(getattr(args, "n_best", None) or 0, most, "--n_best")
+        check_n_best(getattr(args, "n_best", None) or 0, most)
 
 
 def _words(value: Any) -> list[Any]:

@@ -292,12 +292,11 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
     return made
 
 
-def check_n_best(n_best: int, most: int, name: str = "n_best") -> None:
+def check_n_best(n_best: int, most: int) -> None:
     """Raises a PadirError if more hypotheses are to be listed than a sentence has."""
     if n_best > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
-        dashes = "--" if name.startswith("--") else ""
-        raise PadirError(name, expected, n_best, f"raise {dashes}top_k or {dashes}draws")
+        raise PadirError("n_best", expected, n_best, "raise top_k or draws")
 
 
 def default_decoding(card: ModelCard) -> Decoding:

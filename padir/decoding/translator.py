@@ -199,9 +199,7 @@ class Translator:
         Raises:
           PadirError: the model's canvas is no sentence, and it cannot write from left to right.
         """
-        sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
-        if len(sources) != len(targets):
-            raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
+        sources, targets = _paired(sources, targets)
         read_sources = self.loaded.normalised(sources)
         read_targets = self.loaded.normalised(targets)
         pairs = [(source.text, target.text) for source, target in zip(read_sources, read_targets, strict=True)]
@@ -285,9 +283,7 @@ class Translator:
         if not (self.card.config.causal or self.card.config.dual):
             what = "the model refines drafts and gives targets no probability"
             raise PadirError(what, remedy="score with an autoregressive model or a dual one")
-        sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
-        if len(sources) != len(targets):
-            raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
+        sources, targets = _paired(sources, targets)
         source_tokens, _ = self.loaded.source_tokens(self._plain(sources), truncate)
         target_tokens, _ = self.loaded.tokens(self._plain(targets), truncate, "target")
         loaded = self.loaded.side("causal")
@@ -359,6 +355,14 @@ class Translator:
             remedy = "choose the mode refine" if self.card.config.dual else "take a model that refines drafts"
             raise PadirError(what, remedy=remedy)
         return CausalPipeline(loaded, decoding)
+
+
+def _paired(sources: checks.Texts, targets: checks.Texts) -> tuple[list[str], list[str]]:
+    """Sources and as many targets."""
+    some, others = checks.strings("sources", sources), checks.strings("targets", targets)
+    if len(some) != len(others):
+        raise PadirError(f"{len(some)} sources need {len(some)} targets, got {len(others)}")
+    return some, others
 
 
 @functools.lru_cache  # batches, and rows of a results table, share the loaded model

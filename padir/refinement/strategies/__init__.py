@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from padir.checks import fits, type_name
+from padir.checks import fits, words
 from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
@@ -63,7 +63,7 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
     """
     hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
     fields = [field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING]
-    texts = {each.name: f"{each.name}: {type_name(hints[each.name])} = {each.default!r}" for each in fields}
+    texts = {each.name: f"{each.name}: {words(hints[each.name])} = {each.default!r}" for each in fields}
     texts |= {field: f"{field}: {type(default).__name__} = {default!r}" for field, default in further.items()}
     listed = ", ".join(texts.values()) or "none"
     checked = dict(values)
