@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-import json
 import pkgutil
 import typing
 from collections.abc import Collection, Iterable, Sequence
@@ -28,7 +27,7 @@ from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
 from padir.pretrained import model_folder
 from padir.reporting.patience import told
-from padir.storage.files import is_address
+from padir.storage.files import is_address, parsed_json
 from padir.storage.remote import fetched
 from padir.text.languages import pair_of
 
@@ -49,7 +48,7 @@ def named_value(word: str, option: str) -> tuple[str, Any]:
     if not separator:
         raise PadirError(option, "a list of NAME=VALUE", word)
     with contextlib.suppress(ValueError):
-        return name, json.loads(value)
+        return name, parsed_json(value)
     return name, value
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.tiny_model import random_model_dir
 
 from padir import PadirError, config
-from padir.cli.arguments import check_options, decoding_of, decodings_of, load_models
+from padir.cli.arguments import check_options, decoding_of, decodings_of, load_models, named_value
 from padir.cli.entry import build_parser, main
 from padir.decoding.options import Decoding, option_table
 from padir.models.config import ModelConfig
@@ -91,6 +91,10 @@ def test_options_are_checked_for_the_mode_of_the_card():
             check_options(args, (config, decodings_of(args, own)))
     refining = arguments("translate", ["--mode", "refine"], ["Decoding.top_k=1"])
     assert decoding_of(refining, own).top_k == 1  # gin overrides the card, with the default, too
+
+
+def test_a_value_that_is_nested_too_deeply_is_text():
+    assert named_value(f"a={'[' * 5_000}", "--set") == ("a", "[" * 5_000)
 
 
 def test_several_values_make_every_combination():
