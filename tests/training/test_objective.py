@@ -16,8 +16,21 @@ from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.errors import PadirError
 from padir.models import LengthOutput, ModelConfig, Transformer
-from padir.refinement import Cmlm, Constant, Mask, MaskPredict, Mixed, Padir, RandomVisible, Uniform, from_tokens, hide
+from padir.refinement import (
+    Cmlm,
+    Constant,
+    Mask,
+    MaskPredict,
+    Mixed,
+    Padir,
+    RandomVisible,
+    Uniform,
+    from_tokens,
+    hide,
+    write,
+)
 from padir.refinement.scores import Output, forbid
+from padir.refinement.segments import random_pieces
 from padir.refinement.transitions import Lifted
 from padir.training.batch import (
     STAGE_WEIGHTS,
@@ -208,6 +221,28 @@ class TestStages:
         assert Objective(between=Lifted(strategy)).decoded_with(ModelConfig()) == strategy
         with pytest.raises(PadirError, match="at most 2 stages with remask='logits'.*got .*: use remask='previous'"):
             Objective(between=Lifted(strategy), stage_weights=("all",) * 3)
+
+    def test_masked_positions_count_in_the_next_stage_though_they_are_written_there(self):
+        model, params = one_layer_model()
+        _, sums = run(model, params, APART, Objective(Mask(1.0), stage_weights=("masked", "masked")))
+        assert sums.stage_weight_S.tolist() == [(APART.target_BL > 0).sum()] * 2
+
+    def test_every_stage_has_dropout_of_its_own(self):
+        model, params = one_layer_model(dropout_rate=0.3)
+        objective = Objective(Mask(1.0), unchanged)
+        plain, dropped = (
+            run(model, params, APART, objective, dropout=dropout)[1].stage_loss_S for dropout in (False, True)
+        )
+        assert plain[0] == plain[1] and dropped[0] != dropped[1]
+
+    def test_every_transition_has_a_key_of_its_own(self):
+        def drawn(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            pieces_BL = random_pieces(key_B, canvas.segment_BL, IDS)
+            return write(canvas, canvas.free_BL, pieces_BL, jnp.full(pieces_BL.shape, -1.0)), chosen_BL
+
+        model, params = one_layer_model()
+        _, sums = run(model, params, APART, Objective(Mask(1.0), drawn, ("all",) * 3))
+        assert sums.stage_loss_S[1] != sums.stage_loss_S[2]
 
     def test_each_stages_positions_are_counted(self):
         model, params = one_layer_model()
