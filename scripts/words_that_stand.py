@@ -32,7 +32,7 @@ from padir import Translator
 from padir.decoding.alignment import links
 from padir.decoding.terms import missing
 from padir.metrics.scores import bleu, chrf
-from padir.text.marks import units
+from padir.text.placing import units
 from padir.text.spans import edited
 
 NAMES = "Anneliese Brunhilde Yilmaz Nguyen Kowalski Bielefeld Szczecin Reykjavik Ouagadougou Quimby".split()
@@ -61,6 +61,13 @@ SLOTS = [
     "Die Datei {{name}} hat {n} Zeilen.",
     "Die Nummer ist {long}.",
     "Es sind {km} bis {name}.",
+    # Spans in words, words in entities, addresses that hold spans, and blanks
+    "Ich habe {name}s Buch seit {n}&nbsp;Jahren.",
+    "Die {{count}}te Seite von {url}&amp;c={{id}} fehlt.",
+    "Das ist <{t}>un<{u}>glaub</{u}>lich</{t}> alt.",
+    "Der Hund &amp; die Katze hei&szlig;en &quot;{name}&quot;.",
+    "<li>Mein Haus</li><li>Ihr Auto ist %s</li>",
+    "Die Datei %(file)s ist <br> {n} Tage alt.",
 ]
 
 
@@ -96,7 +103,10 @@ def corpus(count: int) -> tuple[list[str], list[str]]:
     return texts, words
 
 
-SPAN = re.compile(r"<[^<>]+>|https?://[^\s<>]*\w|[\w.]+@[\w.]+\w|\{name\}|\d[\d:]*(?: km)?|" + "|".join(NAMES))
+SPAN = re.compile(
+    r"<[^<>]+>|https?://[^\s<>]*[\w}]|[\w.]+@[\w.]+\w|\{\w+\}|%s|%\(file\)s|&nbsp;|\d[\d:]*(?: km)?|" + "|".join(NAMES)
+)
+STAND_IN = re.compile(r"\b(?:by)?[XZQYVWKJ]s?\b")  # no sentence has one
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -147,7 +157,9 @@ def report(texts: list[str], words: list[str], results: list[str]) -> str:
         if word and re.search(rf"\b({word})", re.sub("<[^<>]+>", "", text), re.IGNORECASE):
             written += 1
             right += re.search(rf"<b>[^<]*\b({word})[^<]*</b>", text, re.IGNORECASE) is not None
-    return f"kept {100 * kept:.1f} %, nesting {100 * nest:.1f} %, tag at the right word {right} of {written} written"
+    left = sum(map(bool, map(STAND_IN.search, results)))
+    at = f"tag at the right word {right} of {written} written"
+    return f"kept {100 * kept:.1f} %, stand-ins left in {left}, nesting {100 * nest:.1f} %, {at}"
 
 
 def well_formed(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Word alignments from the cross-attention of one decoder pass over finished translations.
 
 The weight of a target token and a source token is the mean cross-attention over all heads of the decoder.
-Tokens are joined to words and punctuation marks (`padir.text.marks.units`), and each target unit is linked to the
+Tokens are joined to words and punctuation marks (`padir.text.placing.units`), and each target unit is linked to the
 source unit of the greatest summed weight. A source unit without any link takes one from a source unit that has a
 stronger link, too, if the target unit gives it more than half of its greatest weight.
 """
@@ -23,7 +23,7 @@ from padir.decoding.refine_batch import encode, padded_length
 from padir.distributed.sharding import on_host
 from padir.models.transformer import Transformer
 from padir.text.ids import pad_rows, sorted_batches
-from padir.text.marks import UNSPACED, units
+from padir.text.placing import UNSPACED, units
 from padir.text.tokenizer import Tokenizer
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")

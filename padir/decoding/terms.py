@@ -26,7 +26,8 @@ from padir.decoding.options import Decoding
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
-from padir.text.marks import UNSPACED, Marked, Placing
+from padir.text.marks import Marked
+from padir.text.placing import UNSPACED, Placing
 from padir.text.spans import ENTITY, Edit, edited, find
 
 Terms = Mapping[str, str]

@@ -76,10 +76,10 @@ def edited(text: str, edits: Iterable[Edit], entities: Mapping[int, str] | None 
     'I saw her.'
     """
     parts, end = [], 0
-    for edit in sorted(edits, key=lambda edit: edit[:2]):
+    for edit in [*sorted(edits, key=lambda edit: edit[:2]), Edit(len(text), len(text), "")]:
         parts += [text[end : edit.begin].translate(entities or {}), edit.text]
         end = max(end, edit.end)
-    return "".join([*parts, text[end:].translate(entities or {})])
+    return "".join(parts)
 
 
 def characters(text: str) -> list[Edit]:

@@ -1,5 +1,6 @@
 """`Decoding.keep`: spans stand in every translation, even of models that have learned nothing."""
 
+import html
 import itertools
 import re
 
@@ -128,6 +129,22 @@ def test_a_ctc_model_needs_a_causal_side_to_place_lost_words(tokenizer):
     ):
         translator.translate(TEXTS, keep=KEEP)
     assert translator.translate([f"eins {MARKS[0]}"])[0].passes > 0  # a placeholder is a token of the model like others
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "refine"}], ids=str)
+def test_entities_are_read_as_their_characters(how):
+    translator = Translator.load("de_en")
+    plain = ["Das Haus & der Garten sind schön.", "Schöne Grüße.", 'Er sagte "Hallo".', "Das ist unglaublich alt."]
+    written = [
+        "Das Haus &amp; der Garten sind sch&ouml;n.",
+        "Sch&#246;ne Gr&uuml;&szlig;e.",
+        "Er sagte &quot;Hallo&quot;.",
+    ]
+    expected = [each.text for each in translator.translate(plain, **how)]
+    results = translator.translate([*written, "Das ist un<b>glaub</b>lich alt."], keep="tags", **how)
+    assert [html.unescape(each.text) for each in results[:3]] == expected[:3]
+    assert "&amp;" in results[0].text and results[2].text.count("&quot;") == 2
+    assert re.sub("</?b>", "", results[3].text) == expected[3] and re.search(r"(^| )<b>\w+</b>", results[3].text)
 
 
 def test_keep_is_checked_where_it_is_given():

@@ -89,6 +89,10 @@ def test_a_model_reads_no_spans_when_it_places_terms(model):
         assert result.text.count(span) == 1
     assert "page" not in result.text  # a word of an address is no term
     assert result.passes == plain.passes  # the sentence is not translated again
+    (result,) = translator.translate(
+        ["Der Hund &amp; der Vertrag"], keep="tags", terms=terms | {"amp": "volt", "Hund": "hound"}
+    )
+    assert "&amp;" in result.text and "covenant" in result.text and "hound" in result.text and "volt" not in result.text
 
 
 def test_a_file_of_terms(tmp_path):
