@@ -36,7 +36,7 @@ from padir.measuring.benchmark import speed_report, training_speed
 from padir.measuring.benchmark.peers import peers
 from padir.measuring.compilation.costs import Compiled, analyse
 from padir.measuring.compilation.devices import Chip, Topology
-from padir.measuring.compilation.program_list import KINDS, DecodeShape, Program, decode_programs, train_program
+from padir.measuring.compilation.program_list import DecodeShape, Program, decode_programs, train_program
 from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables
@@ -174,7 +174,7 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     settings = _settings()
     check_options(args, (settings.model, [Decoding()]), counted=False)
     longest = settings.model.readout.longest_source(settings.model.max_length)
-    for tokens in sizes.tokens if {*args.what} & {*KINDS} else ():
+    for tokens in sizes.tokens if "decode" in args.what else ():
         checks.below(1, longest + 1, tokens=tokens)
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
     found, stopped = list[Compiled](), False
@@ -206,12 +206,11 @@ def _programs(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, top
     ids, source_row_length = _sizes(args, sizes, settings)
     if "train" in args.what:
         yield train_program(settings, ids, topology.devices, source_row_length)
-    for kind in KINDS:
-        if kind in args.what:
-            steps = [1] if settings.model.causal else args.num_steps or [4]
-            width = args.beam or args.top_k or [1]
-            shapes = [DecodeShape(*each) for each in itertools.product(sizes.tokens, args.batch_size, width, steps)]
-            yield from decode_programs(settings, ids, topology.devices[0], shapes, kind)
+    if "decode" in args.what:
+        steps = [1] if settings.model.causal else args.num_steps or [4]
+        width = args.beam or args.top_k or [1]
+        shapes = [DecodeShape(*each) for each in itertools.product(sizes.tokens, args.batch_size, width, steps)]
+        yield from decode_programs(settings, ids, topology.devices[0], shapes)
 
 
 def _sizes(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig) -> tuple[Ids, int]:

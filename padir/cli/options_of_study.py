@@ -19,7 +19,7 @@ from padir.cli.parser import Parser, setting
 
 ISING = ("fig1", "fig2", "fig3", "schedules", "canvas", "theorems")
 ANALYSES = ("attention", "dependency", "refinement", "schedule", "oracle")
-PROGRAMS = ("train", "decode", "export")
+PROGRAMS = ("train", "decode")
 
 
 def tokenize_option(parser: Parser) -> None:
@@ -129,7 +129,7 @@ def compile_options(parser: Parser) -> None:
     """
     devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: the devices of this machine"
     parser.add_argument("--topology", required=True, help=devices)
-    about = "the training step, translation, the programs of an export (train decode)"
+    about = "the training step, translation (both)"
     parser.add_argument("--what", nargs="+", choices=PROGRAMS, default=["train", "decode"], help=about)
     about = "prepared folder whose vocabulary and length of source rows are used"
     parser.add_argument("--data", metavar="DIR", help=about)

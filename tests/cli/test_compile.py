@@ -100,11 +100,3 @@ def test_without_the_cuda_plugin(capsys):
     assert main(on("h100:1")) == 2
     error = capsys.readouterr().err
     assert "cannot compile for 'h100:1'" in error and "jax-cuda13-plugin" in error
-
-
-def test_exports(tmp_path):
-    figures = tmp_path / "figures.json"
-    words = ["--what", "export", "--set", "tokens=10", "--batch_size", "1"]
-    assert main([*COMMAND, *CAUSAL, *words, "--json", str(figures)]) == 0
-    (program,) = json.loads(figures.read_text())["programs"]
-    assert program["name"].startswith("exported search_16.jax_export,")

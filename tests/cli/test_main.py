@@ -16,7 +16,6 @@ from padir.cli.entry import GROUPS
 from padir.cli.parser import default_of
 from padir.decoding.options import MODES
 from padir.interop.ctranslate2 import COMPUTE_TYPES
-from padir.measuring.compilation.program_list import KINDS
 from padir.pretrained import DEFAULT, PRETRAINED
 from padir.refinement.strategies import STRATEGIES
 from padir.storage.files import check_writable, write_text
@@ -105,7 +104,7 @@ def test_options_say_what_the_library_says():
                 or name in inspect.signature(pkgutil.resolve_name(owner)).parameters
             )
     assert options.MODEL == DEFAULT and options.MODES == MODES
-    assert options.CTRANSLATE2 == COMPUTE_TYPES and options_of_study.PROGRAMS == ("train", *KINDS)
+    assert options.CTRANSLATE2 == COMPUTE_TYPES
     assert options_of_study.ISING == ising.SUBJECTS and options_of_study.ANALYSES == (*analysis.SUBJECTS, "oracle")
 
 

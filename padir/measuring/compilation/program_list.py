@@ -1,4 +1,4 @@
-"""The programs of a configuration before they are compiled: training step, refinement, search and exports."""
+"""The programs of a configuration before they are compiled: training step, refinement and search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +16,6 @@ from padir.decoding import autoregressive, refine_batch
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam
 from padir.distributed.sharding import DATA
-from padir.interop import stablehlo
 from padir.models.params import in_model_dtype, init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
@@ -89,9 +87,6 @@ def _placed(tree: Any, shardings: Any) -> Any:
     )
 
 
-KINDS = ("decode", "export")
-
-
 @dataclasses.dataclass(frozen=True)
 class DecodeShape:
     """The shape of a batch in decoding.
@@ -112,23 +107,17 @@ class DecodeShape:
         return f"{self.batch_size} × {self.hypotheses}, {self.tokens} tokens"
 
 
-def decode_programs(
-    config: TrainConfig, ids: Ids, device: Any, shapes: Sequence[DecodeShape], kind: str = "decode"
-) -> Iterator[Program]:
-    """The programs that translate batches of some shapes on one device, without duplicates.
+def decode_programs(config: TrainConfig, ids: Ids, device: Any, shapes: Sequence[DecodeShape]) -> Iterator[Program]:
+    """The encoder, then refinement or search, for batches of some shapes on one device, without duplicates.
 
     Refinement takes the objective's corruption and strategy. Search writes as many tokens as a source has. Parameters
-    have the types in which `Translator` keeps them for decoding; programs of an export take stored parameters.
-
-    Args:
-      kind: "decode" for the encoder, then refinement or search; "export" for the programs that `padir export` writes.
+    have the types in which `Translator` keeps them for decoding.
     """
     programs = _Programs(config, ids, SingleDeviceSharding(device))
     decode = programs.search if config.model.causal else programs.refinement
-    of_kind = {"decode": decode, "export": programs.exported}
     seen, names = set(), {}
     for shape in shapes:
-        for program in of_kind[kind](shape):
+        for program in decode(shape):
             if program.name not in seen:
                 seen.add(program.name)
                 first = names.setdefault(program.name.removesuffix(f", {shape.steps} passes"), program.name)
@@ -139,14 +128,12 @@ class _Programs:
     """Programs of decoding by shape.
 
     Attributes:
-      stored: the parameters as they are stored.
       params: the parameters as `LoadedModel.converted` gives them.
     """
 
     def __init__(self, config: TrainConfig, ids: Ids, sharding: Any):
         self.config, self.sharding, self.model = config, sharding, Transformer(config.model, ids)
         stored = jax.eval_shape(lambda: init_params(self.model, 0))
-        self.stored = self.place(stored)
         self.params = self.place(jax.eval_shape(functools.partial(in_model_dtype, config.model), stored))
         strategy = config.objective.decoded_with(config.model) or config.model.readout.strategy
         corruption = (getattr(config.objective, "corruption", None) or Uniform()).full()
@@ -193,30 +180,6 @@ class _Programs:
         yield encoder
         name = "greedy search" if shape.hypotheses == 1 else "beam search"
         yield Program(f"{name}, {shape}", trace, shape.tokens)
-
-    def exported(self, shape: DecodeShape) -> Iterator[Program]:
-        """The programs of an export, which take float32 parameters, as jax.export calls them."""
-        decoding = dataclasses.replace(self.decoding, beam=shape.hypotheses)
-        params = flax.traverse_util.flatten_dict(self.stored, sep="/")
-        source, target = self._source_BS(shape).shape[1], self._longest(shape)
-        lengths = ((source,), () if self.config.model.causal else (target,))
-        sizes = {"b": shape.batch_size, "n": shape.hypotheses, "s": source}
-
-        def number(size: Any) -> int:
-            return size if isinstance(size, int) else sizes[str(size)]
-
-        for name, program, arguments in stablehlo.programs(self.model, decoding, params, frozenset(), *lengths):
-            concrete = [
-                jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(tuple(map(number, leaf.shape)), leaf.dtype), each)
-                for each in arguments
-            ]
-            stage = name.partition("_")[0]
-            trips = {"search": shape.tokens, "refine": shape.steps}.get(stage, 1)
-            yield Program(
-                f"exported {name}, {shape}" + (f", {trips} passes" if stage == "refine" else ""),
-                functools.partial(jax.jit(program).trace, *self.place(concrete)),
-                trips,
-            )
 
     def _encoder(self, shape: DecodeShape) -> Program:
         source_BS = self._source_BS(shape)
