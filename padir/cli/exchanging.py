@@ -11,7 +11,6 @@ from padir.decoding.options import option_table
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
 from padir.interop.onnx import export_onnx
-from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.t5x import exchange
 from padir.models.directory import ModelCard
 from padir.text.languages import pair_of
@@ -21,30 +20,16 @@ from padir.text.tokenizer import Tokenizer
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before the model is loaded
     translator = load_model(args)
-    decoding = decoding_of(args, translator.refining if args.format == "onnx" else translator.decoding)
+    decoding = decoding_of(args, translator.refining)
     check_options(args, (translator.card.config, [decoding]), counted=False)
-    lengths = chosen(args, "padir.interop.stablehlo:Lengths")
-    platforms = chosen(args, "padir.interop.stablehlo:export_model")
     if args.what == "weights":
-        refused = (name for name in (*option_table(), "format") if getattr(args, name, None) is not None)
-        wrong = [*refused, *lengths, *platforms]
-        if wrong:
+        if wrong := [name for name in option_table() if getattr(args, name, None) is not None]:
             raise PadirError(f"{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")
         return written
-    if args.format == "onnx":
-        if wrong := [*lengths, *platforms]:
-            raise PadirError(f"{wrong[0]} applies only to StableHLO: leave it out, or leave --format onnx out")
-        written = export_onnx(translator, args.output, decoding, overwrite=args.overwrite)
-        tell(f"{args.output}: {written['programs']} programs, {written['bytes']:,} bytes with the weights")
-        return written
-    options: dict[str, Any] = {"lengths": Lengths(**lengths), **platforms, "overwrite": args.overwrite}
-    written = export_model(translator, args.output, decoding, progress=tell, **options)
-    tell(
-        f"{args.output}: {written['programs']} programs of {written['program_bytes']:,} bytes for"
-        f" {', '.join(written['platforms'])}; {written['weight_bytes']:,} bytes of weights"
-    )
+    written = export_onnx(translator, args.output, decoding, overwrite=args.overwrite)
+    tell(f"{args.output}: {written['programs']} programs, {written['bytes']:,} bytes with the weights")
     return written
 
 

@@ -146,29 +146,19 @@ def compile_options(parser: Parser) -> None:
 
 
 def export_options(parser: Parser) -> None:
-    """Write a model as StableHLO or ONNX programs, or its weights for other frameworks.
+    """Write a model as ONNX programs, or its weights for other frameworks.
 
-    Each StableHLO program, made by jax.export, is for one padded length; it takes any number of sentences and runs on
-    CPU, CUDA and TPU. The folder also has the weights, the vocabulary and a loader, exported.py, which needs JAX,
-    flatbuffers, NumPy, SentencePiece and safetensors. The strategy, or an autoregressive model's search, becomes part
-    of the programs; the numbers of steps, lengths and other decoding options are the loader's defaults.
+    ONNX Runtime runs the programs in browsers and other languages; weights have 8 bits (extra `onnx`). The folder also
+    has the vocabulary and a loop in JavaScript, padir.mjs, whose default options are the decoding options. Only models
+    that refine drafts have programs. docs/export.md explains them.
 
-    padir export --model runs/toy --output exported/toy
+    padir export --output exported/de_en
     """
     model_option(parser)
     step_option(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
-    about = "programs, or only the weights under the names of Hugging Face's T5 (programs)"
-    parser.add_argument("--what", choices=("programs", "weights"), default="programs", help=about)
-    about = "StableHLO for JAX, or ONNX with 8-bit weights for browsers and other languages (stablehlo)"
-    parser.add_argument("--format", choices=("stablehlo", "onnx"), help=about)
-    lengths = {
-        "step": "write programs for lengths that are multiples of this number",
-        "source": "source lengths, in place of such multiples; longer sources are refused",
-        "target": "target lengths, in place of such multiples; the model's maximum is added",
-    }
-    platforms = {"platforms": "platforms of every program"}
-    settings_option(parser, {"interop.stablehlo:Lengths": lengths, "interop.stablehlo:export_model": platforms})
+    about = "ONNX programs, or only the weights under the names of Hugging Face's T5 (onnx)"
+    parser.add_argument("--what", choices=("onnx", "weights"), default="onnx", help=about)
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export in the folder")
     decoding_options(parser, without=("n_best", "shortlist"))
 

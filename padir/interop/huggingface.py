@@ -18,13 +18,13 @@ from typing import Any
 
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.interop.stablehlo import save_weights
 from padir.models.directory import ModelCard, card_of, model_params
 from padir.storage.files import read_json
 from padir.storage.folders import atomic_folder, check_replaceable
@@ -102,7 +102,7 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
         names[name] = {"name": there, "transposed": turned}
     check_replaceable(folder, NAMES, overwrite=overwrite)
     with atomic_folder(folder) as unfinished:
-        save_weights(unfinished / WEIGHTS, arrays)
+        _save(unfinished / WEIGHTS, arrays)
         (unfinished / NAMES).write_text(json.dumps(names, indent=1) + "\n")
         (unfinished / CARD).write_text(json.dumps(translator.card.to_json(), indent=1) + "\n")
         (unfinished / T5_CONFIG).write_text(json.dumps(t5_config(translator.card), indent=1) + "\n")
@@ -134,6 +134,14 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
     flat = model_params(flat, folder / WEIGHTS, card)
     tokenizer = Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels, card.ids.num_placeholders)
     return Translator(jax.device_put(flax.traverse_util.unflatten_dict(flat, sep="/")), card, tokenizer)
+
+
+def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes arrays as safetensors, in bfloat16 if this changes no float32 value, which halves the file."""
+    small = {name: value.astype(jnp.bfloat16) if value.dtype == np.float32 else value for name, value in arrays.items()}
+    exact = all(np.array_equal(small[name].astype(value.dtype), value) for name, value in arrays.items())
+    whole = {name: np.ascontiguousarray(value) for name, value in (small if exact else arrays).items()}
+    path.write_bytes(safetensors.numpy.save(whole))  # save_file lets nobody else read the file
 
 
 def t5_config(card: ModelCard) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Export of a refining model as ONNX programs, for browsers and other languages (`padir export --format onnx`).
+"""Export of a refining model as ONNX programs, for browsers and other languages (`padir export`).
 
 A folder of `export_onnx` holds
 
@@ -34,7 +34,7 @@ from padir.decoding.options import MOST_PASSES, Decoding, option_table
 from padir.decoding.rerank import CausalScore
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.interop.stablehlo import exportable
+from padir.interop.options import exportable
 from padir.models.directory import ModelCard, name_and_fields
 from padir.models.layers import MASKED, relative_position_bucket
 from padir.models.params import quantise
@@ -111,7 +111,6 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """The options of `exportable`; refuses what the programs or the loop do not have."""
     config, decoding = translator.card.config, exportable(translator, decoding)
     has = {
-        "the mode refine": decoding.mode == "refine",
         'the length head "token" with length_unit=1, or a canvas of one length': config.length_unit == 1
         and (config.length_token or config.readout.position_head is not None),
         "a decoder with positional attention": config.positional_attention,
@@ -121,9 +120,10 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         "one draw": decoding.draws == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
     }
+    remedy = "make programs for JAX with padir.interop.jax_programs"
     for name, value in has.items():
         if not value:
-            raise PadirError(f"an export to ONNX needs {name}", remedy="export StableHLO programs")
+            raise PadirError(f"an export to ONNX needs {name}", remedy=remedy)
     return decoding
 
 

@@ -1,5 +1,5 @@
 /**
- * Translation with a folder that `padir export --format onnx` wrote, in JavaScript.
+ * Translation with a folder that `padir export` wrote, in JavaScript.
  *
  *     import * as ort from "./ort.wasm.min.mjs";
  *     const translator = await load(ort, async (name) => new Uint8Array(await (await fetch(`de_en/${name}`)).arrayBuffer()));

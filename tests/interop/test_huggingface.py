@@ -108,7 +108,6 @@ def test_the_command(tokenizer, tmp_path, capsys):
     assert main(arguments) == 0
     assert read_weights(tmp_path / "out").card == translator.card
     for name, words in {
-        "platforms": ["--set", "platforms=cpu"],
         "beam": ["--beam", "2"],
         "seed": ["--seed", "1"],
     }.items():

@@ -1,0 +1,37 @@
+"""Decoding options of exported programs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import CausalScore, OwnScore
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+
+
+def exportable(translator: Translator, decoding: Decoding) -> Decoding:
+    """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
+    rule = {"rerank": decoding.rerank, "margin": decoding.margin}  # `resolved` forgets them for a single draft
+    decoding = dataclasses.replace(translator.resolved(decoding), **rule)
+    config = translator.card.config
+    if not translator.refines(decoding):
+        remedy = "choose it, or leave the mode out" if config.dual else "take a model that refines drafts"
+        raise PadirError("an export needs the mode refine", remedy=remedy)
+    if config.length_head == "oracle":
+        what = "the model's length head is 'oracle', which predicts no length"
+        raise PadirError(what, remedy="export a model with another length head")
+    if not config.readout.sized_by_target and decoding.top_k > 1:
+        remedy = "take top_k=1, because exported programs read one sentence out of a canvas"
+        raise PadirError("top_k", f"1 for an export of a {config.readout.name} model", decoding.top_k, remedy)
+    margin = getattr(decoding.rule, "margin", None) is not None
+    excluded = ("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("keep", decoding.keep)
+    for name, wrong in (*excluded, ("margin", margin)):
+        if wrong:
+            raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
+    if not isinstance(decoding.rule, OwnScore | CausalScore):
+        what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"
+        raise PadirError(what, got=decoding.rerank, remedy="take the rule 'own', as with --rerank own")
+    if decoding.length_weight and config.length_head != "token":
+        raise PadirError("length_weight needs a length head that gives probabilities ('token'): use length_weight=0")
+    return decoding
