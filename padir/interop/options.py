@@ -12,8 +12,8 @@ from padir.errors import PadirError
 
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
-    rule = {"rerank": decoding.rerank, "margin": decoding.margin}  # `resolved` forgets them for a single draft
-    decoding = dataclasses.replace(translator.resolved(decoding), **rule)
+    # `resolved` forgets the rule for a single draft.
+    decoding = dataclasses.replace(translator.resolved(decoding), rerank=decoding.rerank, margin=decoding.margin)
     config = translator.card.config
     if not translator.refines(decoding):
         remedy = "choose it, or leave the mode out" if config.dual else "take a model that refines drafts"
