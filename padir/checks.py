@@ -196,7 +196,7 @@ def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
 def ranges(cls: type) -> dict[str, Any]:
     """Each field of a dataclass as data: its type in words, and the ranges of its checks."""
     return {
-        name: {"type": _words(hint), "ranges": [each for check in checks for each in check()]}
+        name: {"type": words(hint), "ranges": [each for check in checks for each in check()]}
         for name, hint, checks in _annotations(cls)
     }
 

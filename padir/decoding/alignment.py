@@ -98,6 +98,19 @@ def links(
     return found
 
 
+def align_words(
+    loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str], batch_size: int
+) -> list[list[tuple[int, int]]]:
+    """Links between the words of sentence pairs (`Translator.align`), which the model reads in plain form."""
+    pairs = [*zip(loaded.normalised(sources), loaded.normalised(targets), strict=True)]
+    found = links(loaded, [(source.text, target.text) for source, target in pairs], batch_size)
+    aligned = []
+    for (source, target), own in zip(pairs, found, strict=True):
+        linked = word_links(source.text, target.text, own)
+        aligned.append([(s + source.words_before, t + target.words_before) for s, t in linked])
+    return aligned
+
+
 def word_links(source: str, target: str, own: Sequence[int]) -> list[tuple[int, int]]:
     """Numbers of linked words of both sides, from the links of units: the first linked unit of a target word counts.
 

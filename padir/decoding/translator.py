@@ -21,7 +21,7 @@ import jax
 
 from padir import checks
 from padir.checks import fits
-from padir.decoding.alignment import links, word_links
+from padir.decoding.alignment import align_words
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding, DecodingOptions, asked, check_n_best, default_decoding, mode_of, resolve
@@ -199,15 +199,7 @@ class Translator:
         Raises:
           PadirError: the model's canvas is no sentence, and it cannot write from left to right.
         """
-        sources, targets = _paired(sources, targets)
-        read_sources = self.loaded.normalised(sources)
-        read_targets = self.loaded.normalised(targets)
-        pairs = [(source.text, target.text) for source, target in zip(read_sources, read_targets, strict=True)]
-        aligned = []
-        for source, target, own in zip(read_sources, read_targets, links(self.loaded, pairs, batch_size), strict=True):
-            linked = word_links(source.text, target.text, own)
-            aligned.append([(s + source.words_before, t + target.words_before) for s, t in linked])
-        return aligned
+        return align_words(self.loaded, *_paired(sources, targets), batch_size)
 
     @checks.arguments
     def translate_iter(
