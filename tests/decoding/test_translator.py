@@ -174,7 +174,7 @@ class TestWrongCalls:
         assert bleu(kind(TEXTS), kind(expected), "en") == bleu(TEXTS, expected, "en")
 
     def test_steps_are_of_one_string(self, translator):
-        with pytest.raises(PadirError, match=r"text\[0\] must be a string, got \['eins'\]"):
+        with pytest.raises(PadirError, match=r"text must be text, got \['eins'\]"):
             next(translator.steps(["eins"]))
 
     def test_target_lengths_are_whole(self, translator):
@@ -194,7 +194,7 @@ class TestWrongCalls:
             ({"topk": 3}, "no decoding option 'topk': did you mean 'top_k'?"),
             ({"strategy": "mask_predcit"}, "no strategy is called 'mask_predcit'"),
             ({"strategy": Padir}, "strategy must be a Strategy or text or None, got"),
-            ({"mode": 3}, "mode must be text or None, got 3"),
+            ({"mode": 3}, "mode must be one of refine, causal or None, got 3"),
             ({"beam": 2}, "beam applies only to the mode causal, got 'refine': leave beam out"),
             ({"beam": Decoding.beam}, "beam applies only to the mode causal"),
         ],
