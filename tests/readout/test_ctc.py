@@ -194,6 +194,18 @@ def test_accuracy_counts_the_first_position_of_each_piece_and_eos():
     assert correct([A, A, A, A, A, CTC_IDS.eos]) == 2, "B has its place on an A"
 
 
+def test_pairs_that_do_not_fit_and_empty_rows_have_no_right_tokens():
+    logits_BLV = jnp.broadcast_to(20.0 * jax.nn.one_hot(A, CTC_IDS.vocab_size), (2, 6, CTC_IDS.vocab_size))
+    target_BL, canvas = jnp.array([[A, A, A, 1, 0, 0], [0] * 6]), canvas_of(5, 5)
+    assert Ctc().loss(Vocabulary(logits_BLV), canvas, target_BL, canvas.free_BL)[0][3] == 0
+
+
+def test_an_empty_row_has_an_empty_canvas():
+    batch = rows_of([[GOOD], []], 4, 8)
+    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 2), batch, tiny_model(length_head="ctc")[0])
+    assert canvas.segment_BL.any(-1).tolist() == [True, False]
+
+
 def test_glancing_shows_the_alignment_itself():
     """The transition gets the target's best alignment under the first stage's prediction, and shows parts of it."""
     seen, batch = [], batch_of(*pairs([(4, 3), (6, 5)], length_token=False))
@@ -212,7 +224,7 @@ def test_glancing_shows_the_alignment_itself():
     for row, (_, target) in enumerate(pairs([(4, 3), (6, 5)], length_token=False)):
         free_L = np.asarray(canvas.free_BL[row])
         assert collapsed(aligned_BL[row], free_L) == [t for t in target if t != CTC_IDS.eos]
-    assert sums.stage_loss_S.shape == (2,) and float(sums.stage_loss_S[0]) == 0
+    assert sums.stage_loss_S.shape == (2,) and sums.stage_loss_S[0] == sums.stage_weight_S[0] == 0
     # About as many as are wrong in the prediction, a third here: a model without training has a blank where it can.
     free_BL, aligned_shown_BL = canvas.free_BL, shown_BL == aligned_BL
     assert (aligned_shown_BL | (shown_BL == canvas.start_BL))[free_BL].all()

@@ -222,7 +222,7 @@ class TestStages:
         with pytest.raises(PadirError, match="at most 2 stages with remask='logits'.*got .*: use remask='previous'"):
             Objective(between=Lifted(strategy), stage_weights=("all",) * 3)
 
-    def test_masked_positions_count_in_the_next_stage(self):
+    def test_positions_that_began_masked_count_in_the_next_stage(self):
         model, params = one_layer_model()
         _, sums = run(model, params, APART, Objective(Mask(1.0), stage_weights=("masked", "masked")))
         assert sums.stage_weight_S.tolist() == [(APART.target_BL > 0).sum()] * 2
