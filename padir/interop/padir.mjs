@@ -152,7 +152,7 @@ export function normalised(text, countPieces = (word) => [...word].length) {
   text = text.replaceAll("\ufdd0", " ");
   const begin = BEFORE.exec(text)[0].length;
   const end = text.length - EDGES.exec([...text].reverse().join(""))[0].length;
-  let core = text.slice(begin, Math.max(begin, end)).normalize("NFC").replace(LEFT_OUT, "");
+  let core = text.slice(begin, Math.max(begin, end)).replace(/[^ ]{1,256}/gu, (chunk) => chunk.normalize("NFC")).replace(LEFT_OUT, "");
   core = core.replace(BLANKS, (run) => (/[^ ]/.test(run) ? " " : run));
   if (!/\p{L}/u.test(core)) return { text: "", before: ALL_BLANK.test(text) ? "" : text, after: "", capitals: false };
   let around = 0; // characters of emphasis at each end

@@ -28,10 +28,11 @@ _BLANK = "\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u20
 _INVISIBLE = "\\xad\\u061c\\u180e\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u206f\\ufeff"
 _SYMBOL = "\\xb7\\u2022\\u2023\\u2043\\u2190-\\u2bff\\ufe0f\\u200d\\U0001f000-\\U0001faff"  # bullets, arrows, emoji
 _EDGE = f"[{_BLANK}{_INVISIBLE}{_SYMBOL}]"
-_BEFORE = re.compile(rf"(?:{_EDGE}+|(?:[-*+–—]|\#{{1,6}}|>+|\[[ xX]\]|\d{{1,3}}\)|[A-Za-z]\))(?=[{_BLANK}]))*")
+_BEFORE = re.compile(rf"(?:{_EDGE}+|(?:[-*+–—]|\#{{1,6}}|>+|\[[ xX]\]|\d{{1,3}}\)|[A-Za-z]\))(?=[{_BLANK}]))*+")
 _EDGES = re.compile(f"{_EDGE}*")
 _BLANKS = re.compile(f"[{_BLANK}]+")
 _LEFT_OUT = re.compile(f"[{_INVISIBLE}]+")
+_CHUNK = re.compile("[^ ]{1,256}")  # ordering many marks of one letter takes quadratic time
 _RUN = re.compile(r"\*+|`+|~+|_+")
 _EMPHASIS = frozenset(["*", "**", "***", "`", "``", "```", "~~", "_"])
 _WORD = re.compile(r"[^\W\d_]+")
@@ -81,7 +82,7 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
     masked, spans = _masked(text, keep)
     begin = _match_end(_BEFORE, masked)
     end = len(masked) - _match_end(_EDGES, masked[::-1])
-    core = unicodedata.normalize("NFC", masked[begin:end])
+    core = _CHUNK.sub(_composed, masked[begin:end])
     core = _BLANKS.sub(_blank, _LEFT_OUT.sub("", core))
     if not any(map(str.isalpha, core)):
         return Normalised("", before="" if _BLANKS.fullmatch(text) else text)
@@ -140,6 +141,10 @@ def _emphasised(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         elif right.strip(" ") and not left.isalnum():
             opened[match[0]] = match.span()
     return sorted(pairs)
+
+
+def _composed(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFC", match[0])
 
 
 def _blank(match: re.Match[str]) -> str:
