@@ -57,19 +57,10 @@ class NothingOpen(Never):
 
 @dataclasses.dataclass(frozen=True)
 class Fixpoint(Never):
-    """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens.
-
-    Attributes:
-      last_too: end a sentence only if `Proposal.last` has the same tokens, too. Otherwise later passes of a strategy
-        that takes back fewer and fewer tokens would change it.
-    """
-
-    last_too: bool = False
+    """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens."""
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
         changed_BL = proposal.next.tokens_BL != before.tokens_BL
-        if self.last_too:
-            changed_BL |= proposal.last.tokens_BL != before.tokens_BL
         return settle(proposal.next, finished_without(changed_BL, before.segment_BL), proposal.last), memory
 
 

@@ -112,8 +112,8 @@ def test_the_published_rejecters(strategy, remask, corruption):
     """Tokens after every pass of 1 to 10, for 0 to 15 free positions.
 
     Of the last pass we keep the predictions, repeats included. The constant and the learned rejecter end where the
-    published loop stops, the linear one where the decoder predicts its own input. No token is then left taken back.
-    Except with summed logits, which go on changing, all passes would have given the same tokens.
+    published loop stops, the linear one where the decoder predicts its own input, without noise. No token is then
+    left taken back. Except with summed logits, which go on changing, all passes would have given the same tokens.
     """
     strategy = dataclasses.replace(strategy, remask=remask)
     start = draft(keys(16), jnp.arange(1, 17), 16, corruption, IDS)
@@ -132,12 +132,12 @@ def test_the_published_rejecters(strategy, remask, corruption):
             for number in range(1, needed):
                 np.testing.assert_array_equal(tokens_TBL[number, row, : row + 1], canvases[number - 1])
             np.testing.assert_array_equal(tokens_TBL[steps, row, : row + 1], predictions[needed - 1])
-            if remask != "logits" or strategy == linear:
+            if remask != "logits":
                 np.testing.assert_array_equal(tokens_TBL[steps, row, : row + 1], predictions[-1])
             if strategy != linear:
                 assert needed == published_rules.stopping_pass(start_L, canvases)
-            early += needed < steps
-    assert early
+            early += 0 < row and needed < steps
+    assert early or strategy == linear
 
 
 def test_the_number_of_taken_back_positions():

@@ -15,7 +15,7 @@ from padir.refinement.canvas import Canvas, hide, repeats, restore, write
 from padir.refinement.protocols import Memoryless, Proposal, Stop
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, worst
-from padir.refinement.stop import Cycle, Fixpoint, Never, NothingOpen, Steady
+from padir.refinement.stop import Agreed, Cycle, Fixpoint, Never, NothingOpen, Steady
 from padir.refinement.strategies.sampling import sample_tokens
 from padir.refinement.strategies.schedules import Schedule, still_hidden
 
@@ -151,8 +151,8 @@ class Constant:
         last. None takes back the same number in all steps.
       anew: each pass writes all positions again, kept ones too, and judges them by its own confidence. EOS counts among
         the positions of a share, whose number is rounded down; every step but the last takes back at least one, unless
-        `count` is 0. A sentence ends when a step changes no token; with a schedule, the step must also have written the
-        tokens that it was given.
+        `count` is 0. A sentence ends when a step changes no token; with a schedule, when the decoder predicts the
+        tokens that it was given, and none of them is noise.
       stutter: also take back a token that equals its left neighbour, whether or not that neighbour is taken back. The
         published implementation does so after the last step, too, and can then leave a mask or a random piece.
 
@@ -169,7 +169,7 @@ class Constant:
     @property
     def stop(self) -> Stop:
         if self.anew:
-            return Fixpoint(last_too=self.schedule is not None)
+            return Fixpoint() if self.schedule is None else Agreed()
         # With a schedule fewer positions are taken back later, which may change further tokens.
         return Steady() if self.schedule is None else NothingOpen()
 
