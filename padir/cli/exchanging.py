@@ -69,4 +69,6 @@ def _t5x_card(args: argparse.Namespace) -> tuple[ModelCard, Tokenizer]:
     settings = chosen(args, "padir.text.tokenizer:Tokenizer.load")
     tokenizer = Tokenizer.load(vocabulary_file(args.vocab), renumber=False, **settings)
     strategy = objective.decoded_with(model)
-    return ModelCard(model, tokenizer.ids, objective.corruption, strategy, source, target, ""), tokenizer
+    return ModelCard(
+        model, tokenizer.ids, objective.corruption, strategy, source, target, "", text_form="raw"
+    ), tokenizer

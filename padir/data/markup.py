@@ -147,10 +147,11 @@ def sgm(files: Sequence[tuple[Path, Callable[[], Reader]]], languages: tuple[str
 def _segments(file: Reader, path: Path, language: str) -> Segments:
     """The segments of an SGM file, which need not be well-formed XML: a lone & is allowed."""
     with file, readable(str(path), "SGM"):
-        content = file.read(_LARGEST_SGM + 1).decode("utf-8-sig")
-        if file.peek():
+        data = file.read(_LARGEST_SGM + 1)
+        if len(data) > _LARGEST_SGM:
             what = f"{path}: more than {_LARGEST_SGM:,} bytes are too many for a test set"
             raise PadirError(what, remedy="give its sentences as plain text")
+        content = data.decode("utf-8-sig")
     segments: Segments = {}
     document = ""
     number: str | None = None  # of the segment that has begun

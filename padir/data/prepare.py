@@ -37,7 +37,7 @@ from padir.data.prepared import (
     text_names,
 )
 from padir.data.recipes import Recipe
-from padir.data.records import SplitWriter, pair_bytes
+from padir.data.records import NO_LETTERS, SplitWriter, pair_bytes
 from padir.data.sources import ParallelText, PathLike, Source
 from padir.errors import PadirError
 from padir.reporting.patience import progress_bar
@@ -94,6 +94,7 @@ def prepare(
         "limits": limits,
         "records_per_shard": records_per_shard,
         "placeholders": float(placeholders),
+        "text_form": "plain",
     }
     kept = _check_output(output_dir, source, inputs, overwrite)
     if kept is not None:
@@ -180,6 +181,8 @@ def _write_split(
                     file.write(text + "\n")
                 source_ids, target_ids = (ids + [EOS] for ids in tokens)
                 reason = audit.reason_to_drop(name, read, (len(source_ids), len(target_ids)))
+                if any(text.strip() and not plain for text, plain in zip(pair, read, strict=True)):
+                    reason = NO_LETTERS
                 records.write(pair, source_ids, target_ids, reason)
             advance(len(batch))
     return dataclasses.replace(records.info, placeholders=dict(marker.counts))

@@ -152,7 +152,7 @@ class PreparedManifest(Manifest):
     splits: dict[str, SplitInfo]
     distilled: dict[str, Any] | None = None
     placeholders: float = 0.0
-    text_form: str = "plain"
+    text_form: str = "raw"
 
     HEADER: ClassVar[dict[str, Any]] = {"format": "padir-prepared", "version": 2}
     REMEDY: ClassVar[str] = REMEDY
@@ -319,6 +319,7 @@ class Mixture:
             languages = ("-".join(each.source.languages) for each in (manifest, first))
             for what, got, expected in (
                 ("another vocabulary", manifest.vocabulary, first.vocabulary),
+                ("text of another form", manifest.text_form, first.text_form),
                 ("other languages", *languages),
             ):
                 if got != expected:

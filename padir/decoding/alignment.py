@@ -8,6 +8,7 @@ stronger link, too, if the target unit gives it more than half of its greatest w
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Sequence
@@ -102,12 +103,14 @@ def align_words(
     loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str], batch_size: int
 ) -> list[list[tuple[int, int]]]:
     """Links between the words of sentence pairs (`Translator.align`), which the model reads in plain form."""
-    pairs = [*zip(loaded.normalised(sources), loaded.normalised(targets), strict=True)]
-    found = links(loaded, [(source.text, target.text) for source, target in pairs], batch_size)
+    pairs = [*zip(loaded.read(sources), loaded.read(targets), strict=True)]
+    before = [
+        (source.words_before if source.text else 0, target.words_before if target.text else 0)
+        for source, target in zip(loaded.normalised(sources), loaded.normalised(targets), strict=True)
+    ]
     aligned = []
-    for (source, target), own in zip(pairs, found, strict=True):
-        linked = word_links(source.text, target.text, own)
-        aligned.append([(s + source.words_before, t + target.words_before) for s, t in linked])
+    for pair, own, (more, more_of_target) in zip(pairs, links(loaded, pairs, batch_size), before, strict=True):
+        aligned.append([(s + more, t + more_of_target) for s, t in word_links(*pair, own)])
     return aligned
 
 
@@ -117,14 +120,19 @@ def word_links(source: str, target: str, own: Sequence[int]) -> list[tuple[int, 
     >>> word_links("Das Buch.", "The book.", [0, 1, 2])
     [(0, 0), (1, 1)]
     """
-    of_source, of_target = (
-        [sum(end <= begin for _, end in words(text)) for begin, _ in units(text)] for text in (source, target)
-    )
+    of_source = _words_of_units(source)
+    of_target = _words_of_units(target)
     found: dict[int, int] = {}
     for t, s in enumerate(own):
         if s >= 0:
             found.setdefault(of_target[t], of_source[s])
     return [(s, t) for t, s in found.items()]
+
+
+def _words_of_units(text: str) -> list[int]:
+    """The number of the word that each unit stands in."""
+    ends = [end for _, end in words(text)]
+    return [bisect.bisect_right(ends, begin) for begin, _ in units(text)]
 
 
 def _links_of(weight_tu: np.ndarray) -> list[int]:

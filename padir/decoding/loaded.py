@@ -23,7 +23,7 @@ from padir.models.params import KEPT, in_model_dtype, quantise
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS
 from padir.text.marks import Marked, mark
-from padir.text.normalise import Normalised
+from padir.text.normalise import Normalised, composed
 from padir.text.tokenizer import Tokenizer
 
 
@@ -137,6 +137,10 @@ class LoadedModel:
         if self.card.text_form == "raw":
             return [Normalised(text) for text in texts]
         return [self.tokenizer.normalised(text, keep) for text in texts]
+
+    def read(self, texts: Sequence[str]) -> list[str]:
+        """Texts as the model reads them; a text without letters is read, too, and not left out."""
+        return [read.text or composed(text) for text, read in zip(texts, self.normalised(texts), strict=True)]
 
     def marked(self, texts: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
         """Texts with marks for the spans of `Decoding.keep`, and the spans of each text; None for a text without any.

@@ -18,6 +18,7 @@ from padir.decoding.options import Decoding, Mode, mode_of
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.text.ids import UNK
+from padir.text.normalise import composed
 from padir.text.tokenizer import Tokenizer
 
 _GAP = re.compile(r"__(\d+)__|_{3,}")
@@ -44,7 +45,7 @@ class Template:
         Raises:
           PadirError: the template has no gap, a gap of no tokens, or no fixed text.
         """
-        fixed, *rest = _GAP.split(text)
+        fixed, *rest = _GAP.split(composed(text))
         parts: list[tuple[int, ...] | int] = [tuple(_encoded(fixed, tokenizer, follows=False))]
         for size, fixed in zip(rest[::2], rest[1::2], strict=True):
             if size and not (len(size) < 9 and 1 <= int(size) <= _MOST_GAP):

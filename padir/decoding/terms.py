@@ -28,6 +28,7 @@ from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import Marked
 from padir.text.placing import UNSPACED, Placing
+from padir.text.normalise import composed
 from padir.text.spans import ENTITY, Edit, edited, find
 
 Terms = Mapping[str, str]
@@ -65,8 +66,9 @@ def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Te
                 raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
             if source.splitlines() != [source] or target.splitlines() != [target]:
                 raise PadirError("terms", "words of one line", {source: target}, "leave line breaks out")
+    every = [{composed(source): composed(target) for source, target in each.items()} for each in every]
     if isinstance(terms, Mapping):
-        return [terms] * count
+        return every * count
     if len(every) != count:
         raise PadirError(f"{count} texts need {count} mappings of terms or one", got=len(every))
     return every

@@ -98,14 +98,21 @@ def restored(result: Translation, read: Normalised, keep: Sequence[str]) -> Tran
     def whole(text: str) -> str:
         return one_line(read.restored(text, keep))
 
-    candidates = tuple((whole(text), score) for text, score in result.candidates)
+    listed = {}  # in capitals, texts may be equal
+    for (text, score), length in zip(result.candidates, result.candidate_lengths, strict=True):
+        listed.setdefault(whole(text), (score, length))
     whole_text = None if result.whole_text is None else whole(result.whole_text)
     alignment = None
     if result.alignment is not None:
         more = read.words_before
         alignment = tuple((source + more, target + more) for source, target in result.alignment)
     return dataclasses.replace(
-        result, text=whole(result.text), candidates=candidates, whole_text=whole_text, alignment=alignment
+        result,
+        text=whole(result.text),
+        candidates=tuple((text, score) for text, (score, _) in listed.items()),
+        candidate_lengths=tuple(length for _, length in listed.values()),
+        whole_text=whole_text,
+        alignment=alignment,
     )
 
 

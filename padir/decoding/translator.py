@@ -43,6 +43,7 @@ from padir.reporting.trace import Step
 from padir.storage.files import write_errors
 from padir.storage.folders import vacant
 from padir.storage.manifest import MANIFEST
+from padir.text.normalise import composed
 from padir.text.tokenizer import Tokenizer
 
 
@@ -276,8 +277,8 @@ class Translator:
             what = "the model refines drafts and gives targets no probability"
             raise PadirError(what, remedy="score with an autoregressive model or a dual one")
         sources, targets = _paired(sources, targets)
-        source_tokens, _ = self.loaded.source_tokens(self._plain(sources), truncate)
-        target_tokens, _ = self.loaded.tokens(self._plain(targets), truncate, "target")
+        source_tokens, _ = self.loaded.source_tokens(self.loaded.read(sources), truncate)
+        target_tokens, _ = self.loaded.tokens([composed(each) for each in targets], truncate, "target")
         loaded = self.loaded.side("causal")
         return CausalPipeline(loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
 
@@ -290,11 +291,8 @@ class Translator:
         Sources that are longer than the model takes are cut. If the length head gives fewer than k lengths, a
         PadirError is raised.
         """
-        tokens, _ = self.loaded.source_tokens(self._plain(checks.strings("texts", texts)), truncate=True)
+        tokens, _ = self.loaded.source_tokens(self.loaded.read(checks.strings("texts", texts)), truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
-
-    def _plain(self, texts: Sequence[str]) -> list[str]:
-        return [each.text for each in self.loaded.normalised(texts)]
 
     @checks.arguments
     def save(self, folder: str | PathLike[str], *, dtype: Literal["float32", "bfloat16"] = "float32") -> None:

@@ -284,7 +284,8 @@ class ModelCard:
                 raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
             kinds = dict.fromkeys(("source_language", "target_language", "task", "text_form"), str)
             kinds |= {"step": int, "metrics": dict[str, float], "decoding": dict}
-            described: Any = {name: from_json(kind, data[name], name) for name, kind in kinds.items()}
+            given = {"text_form": "raw"} | data
+            described: Any = {name: from_json(kind, given[name], name) for name, kind in kinds.items()}
             checks.within(0, 2**63 - 1, step=described["step"])
             return ModelCard(
                 config=config,

@@ -3,10 +3,10 @@
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
 2. A client's jobs have successive turns, from the turn of the running batch on (start-time fair queueing). The thread
    takes the group with the lowest turn, and runs a batch of its lowest turns; meanwhile other jobs gather.
-3. A batch that has to compile a program says so (`Batcher.hand_over`). Another thread then runs batches of keys that
-   have run before; batches of new keys wait, so that one program is compiled at a time.
+3. A batch that has to compile a program says so (`Batcher.hand_over`). Another thread then runs batches of keys and
+   sizes that have run before; others wait, so that one program is compiled at a time.
 4. A job that is cancelled while it waits leaves the queue and costs nothing.
-5. No client has more waiting jobs than there are free places, so that the queue always has room for another client.
+5. No client has more waiting jobs than there are free places, so that one client leaves half of the queue to others.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Batcher:
         self._threads: list[threading.Thread] = []
         self._batch = threading.local()  # `key` is the key of the batch that the thread runs
         self._slow: set[Hashable] = set()  # keys whose batch was handed over
-        self.known: set[Hashable] = set()  # keys whose batches need no further program
+        self.known: set[tuple[Hashable, int]] = set()  # keys and sizes of batches that need no further program
 
     def start(self, prepare: Callable[[], None] = lambda: None) -> None:
         """Starts the thread, which calls `prepare` before the first job."""
@@ -100,11 +100,12 @@ class Batcher:
 
     def _work(self) -> None:
         """Runs batches until the queue is closed and empty, or until a batch was handed over."""
-        while (batch := self._next_batch()) is not None:
+        while (found := self._next_batch()) is not None:
+            batch, size = found
             key = self._batch.key = batch[0].key
             self._answer(batch)
             with self._changed:
-                self.known.add(key)
+                self.known.add((key, size))
                 if key in self._slow:
                     self._slow.remove(key)
                     self._changed.notify_all()
@@ -179,14 +180,15 @@ class Batcher:
         if not client.waiting:
             del self._clients[job.client]
 
-    def _next_batch(self) -> list[_Job] | None:
-        """Waits for the next batch; None if closed and empty."""
+    def _next_batch(self) -> tuple[list[_Job], int] | None:
+        """Waits for the next batch, and gives its size; None if closed and empty."""
         with self._changed:
             while True:
                 key, seconds = self._ripe()
                 if key is not None:
                     group = self._groups[key]
-                    most = next(size for size in reversed(self._sizes(key)) if len(group) > size // 2)
+                    sizes = [size for size in self._sizes(key) if not self._slow or (key, size) in self.known]
+                    most = max((size for size in sizes if len(group) > size // 2), default=sizes[0])
                     taken = sorted(group, key=_order)[:most]
                     self._turn = max(self._turn, taken[0].turn)
                     for job in taken:
@@ -194,7 +196,7 @@ class Batcher:
                     # A job is left out if it was cancelled and its callback still waits for the lock.
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
-                        return taken
+                        return taken, most
                 elif self._closed and not self._groups:
                     return None
                 else:
@@ -202,7 +204,7 @@ class Batcher:
 
     def _ripe(self) -> tuple[Hashable | None, float | None]:
         """(key of the next batch, 0) or, if no batch is ready, (None, seconds to wait or None without jobs)."""
-        able = self.known - self._slow if self._slow else {*self._groups}
+        able = {key for key, _ in self.known} - self._slow if self._slow else {*self._groups}
         groups = {key: group for key, group in self._groups.items() if key in able}
         left = {key: next(iter(group)).since + self._max_wait - self._clock() for key, group in groups.items()}
         ripe = {

@@ -294,7 +294,7 @@ class Engine:
                     return
                 key = Key(length, *each)
                 self._pipeline(key, 0).run(batch)
-                self._batcher.known.add(key)
+                self._batcher.known.add((key, 1))
 
 
 def row_lengths(config: ModelConfig) -> tuple[int, ...]:

@@ -79,11 +79,15 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
     >>> normalised("WO IST ER?").restored("Where is he?")
     'WHERE IS HE?'
     """
+    text = text.replace(_SPAN, " ")
+    if "tags" in keep:
+        letters = edited(text, [edit for edit in characters(text) if edit.text.isalpha()])
+        if _in_capitals(_masked(letters, keep)[0]):
+            text = letters  # so that these entities get the case of their words
     masked, spans = _masked(text, keep)
     begin = _match_end(_BEFORE, masked)
     end = len(masked) - _match_end(_EDGES, masked[::-1])
-    core = _CHUNK.sub(_composed, masked[begin:end])
-    core = _BLANKS.sub(_blank, _LEFT_OUT.sub("", core))
+    core = composed(masked[begin:end])
     if not any(map(str.isalpha, core)):
         return Normalised("", before="" if _BLANKS.fullmatch(text) else text)
     around = 0  # characters of emphasis at each end
@@ -143,8 +147,10 @@ def _emphasised(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return sorted(pairs)
 
 
-def _composed(match: re.Match[str]) -> str:
-    return unicodedata.normalize("NFC", match[0])
+def composed(text: str) -> str:
+    """A text with composed letters and plain blanks, and without invisible characters."""
+    letters = _CHUNK.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
+    return _BLANKS.sub(_blank, _LEFT_OUT.sub("", letters))
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -155,7 +161,7 @@ def _blank(match: re.Match[str]) -> str:
 def _in_capitals(text: str) -> bool:
     """True if all letters are capitals, in several words or in one that is too long for an acronym."""
     words = _WORD.findall(text)
-    long = sum(len(word) > 1 for word in words) > 1 or max(map(len, words)) > _SHORT
+    long = sum(len(word) > 1 for word in words) > 1 or max(map(len, words), default=0) > _SHORT
     return long and all(letter.isupper() for letter in text if letter.isalpha())
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.data.loader import make_loader
-from padir.data.prepared import CorpusInfo, Mixture, load_tokenizer
+from padir.data.prepared import CorpusInfo, Mixture, load_manifest, load_tokenizer
 from padir.distributed.processes import Vote, from_first, gathered, is_first
 from padir.distributed.sharding import DATA, on_host, process_rows, settle
 from padir.errors import PadirError
@@ -118,6 +118,7 @@ class TrainRun:
             source_language=source.source_language,
             target_language=source.target_language,
             task=source.name,
+            text_form=load_manifest(mixture.folders[0]).text_form,
         )
         self.at = 0
         self.latest: dict[str, float] = {}
