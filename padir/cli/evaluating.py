@@ -16,7 +16,7 @@ from padir.cli.arguments import check_options, chosen, decodings_of, load_models
 from padir.cli.console import read_lines, tell, warn
 from padir.decoding.translator import SharedTranslator, Translator
 from padir.distributed.processes import agreed, is_first
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.rows import summary
 from padir.metrics import significance
@@ -85,9 +85,11 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
         elif ":" in name.partition("=")[0]:
             try:
                 metrics.append(pkgutil.resolve_name(name)())
-            except (ImportError, AttributeError) as error:
-                remedy = "set PYTHONPATH to the folder of its module"
-                raise PadirError(f"no metric {name} ({error})", remedy=remedy) from None
+            except Exception as error:  # of a class of somebody else
+                remedy = "name a class without arguments, and set PYTHONPATH to the folder of its module"
+                raise PadirError(f"no metric {name} ({first_line(error)})", remedy=remedy) from None
+            if not callable(metrics[-1]):
+                raise PadirError(f"{name} is no metric", remedy="name a class whose instances can be called")
         elif not name.startswith("known_words="):
             raise PadirError("metric", "bleurt=DIR, known_words=FILE or MODULE:NAME", name)
     return metrics, skipped

@@ -24,16 +24,8 @@ from padir.text.ids import EOS, PADDING
 
 LOST = "lost placeholder"  # of a distilled pair
 NO_LETTERS = "no letters"  # on one side, although it has text
-REASONS = (
-    "empty source",
-    "empty target",
-    "source too long",
-    "target too long",
-    "length ratio",
-    *FILTERS,
-    LOST,
-    NO_LETTERS,
-)
+_LENGTHS = ("empty source", "empty target", "source too long", "target too long", "length ratio")
+REASONS = (*_LENGTHS, *FILTERS, LOST, NO_LETTERS)
 
 # Each group has one record, because the loader reads single records in shuffled order.
 _WRITER_OPTIONS = "group_size:1"

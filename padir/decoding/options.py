@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import typing
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
@@ -164,9 +165,9 @@ class Decoding:
         for name, make in _FROM_TEXT.items():
             if isinstance(value := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, make(value))
-        object.__setattr__(
-            self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(dict.fromkeys(self.keep))
-        )
+        kinds = (self.keep,) if isinstance(self.keep, str) else self.keep
+        composed = dict.fromkeys(unicodedata.normalize("NFC", kind) for kind in kinds)
+        object.__setattr__(self, "keep", tuple(composed))
         check_kinds(self.keep)
         self.check_work(4_096, MOST_PASSES)
 

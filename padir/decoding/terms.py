@@ -27,8 +27,8 @@ from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.text.marks import Marked
-from padir.text.placing import UNSPACED, Placing
 from padir.text.normalise import composed
+from padir.text.placing import UNSPACED, Placing
 from padir.text.spans import ENTITY, Edit, edited, find
 
 Terms = Mapping[str, str]
@@ -66,12 +66,12 @@ def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Te
                 raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
             if source.splitlines() != [source] or target.splitlines() != [target]:
                 raise PadirError("terms", "words of one line", {source: target}, "leave line breaks out")
-    every = [{composed(source): composed(target) for source, target in each.items()} for each in every]
+    read: list[Terms] = [{composed(own): composed(target) for own, target in each.items()} for each in every]
     if isinstance(terms, Mapping):
-        return every * count
-    if len(every) != count:
+        return read * count
+    if len(read) != count:
         raise PadirError(f"{count} texts need {count} mappings of terms or one", got=len(every))
-    return every
+    return read
 
 
 def missing(terms: Terms, source: str, target: str) -> list[Edit]:

@@ -237,7 +237,8 @@ class Engine:
 
         Long sentences, and those that try many lengths, have smaller batches, so that no batch takes long.
         """
-        tokens = key.source_length * (key.top_k or 1)
+        passes = max(1.0, (key.num_steps or 1) / (self.num_steps or 1))
+        tokens = key.source_length * (key.top_k or 1) * passes
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 
     def _pipeline(self, key: Key, n_best: int) -> Pipeline:

@@ -95,7 +95,7 @@ def characters(text: str) -> list[Edit]:
 def _character(span: str) -> str:
     """The character of an entity that models can read; "" for other spans."""
     char = html.unescape(span) if span[0] == "&" else ""
-    return char if re.fullmatch(r"[^\W_]|[!-~€£¥§°–—…¿¡«»‹›‘-„·]", char) else ""
+    return char if re.fullmatch(r"[^\W_]|[!-~«»‹›‘-„]", char) else ""
 
 
 @functools.cache

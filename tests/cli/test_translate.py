@@ -97,7 +97,7 @@ class TestTranslate:
         read = json.loads(figures.read_text())
         assert status == 0 and [row["text"] for row in read["translations"]] == lines
         assert [row["source"] for row in read["translations"]] == content.decode().split("\n")
-        assert [row["truncated"] for row in read["translations"]] == [False, False, True, True]
+        assert [row["truncated"] for row in read["translations"]] == [False, False, False, True]
         assert read["translations"][1] == {
             **{"source": "", "score": 0.0, "text": "", "length": 1, "passes": 0, "hypotheses": 0, "truncated": False}
         }

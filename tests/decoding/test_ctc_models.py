@@ -82,7 +82,7 @@ class TestPrefixBeam:
         ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
         plain = translator.translate(TEXTS, blank_penalty=MIXED, num_steps=2)
         for one, best in zip(plain, translator.translate(TEXTS, n_best=4, top_k=4, trace=True, **HOW), strict=True):
-            assert len(best.candidates) == best.hypotheses == 4
+            assert best.hypotheses == 4 and 1 <= len(best.candidates) == len(dict(best.candidates)) <= 4
             assert max(score for _, score in best.candidates) >= one.score - 1e-6  # a sum of alignments
             assert best.passes == one.passes == 2
             last = [ids[piece] for piece in best.trace[-1][0]][:-1]
@@ -102,8 +102,8 @@ class TestPrefixBeam:
         """A source of its EOS alone has a canvas of one position, whose sentences are four pieces and the empty one."""
         pipeline = dual.pipeline(Decoding(top_k=8, n_best=8, rerank="causal", **HOW), trace=True)
         few, many = pipeline.run(SourceBatch(["", TEXTS[0]], [[EOS], *dual.loaded.source_tokens(TEXTS[:1], False)[0]]))
-        assert few.hypotheses == len({*few.candidates}) == len(few.candidates) == 5 and many.hypotheses == 8
-        assert sorted(few.candidate_lengths) == [1, 2, 2, 2, 2] and few.read_again
+        assert few.hypotheses == 5 and many.hypotheses == 8 and len(dict(few.candidates)) == len(few.candidates)
+        assert {*few.candidate_lengths} <= {1, 2} and few.read_again
 
     def test_a_trace_ends_with_what_was_chosen(self, translator):
         for best in translator.translate(TEXTS, top_k=3, trace=True, blank_penalty=MIXED, num_steps=12):
@@ -112,10 +112,12 @@ class TestPrefixBeam:
 
     def test_the_causal_side_chooses_among_sentences_within_the_margin(self, dual):
         def listed(**options):
-            found = dual.translate(TEXTS, n_best=3, top_k=3, **HOW, **options)
+            found = dual.translate(texts, n_best=3, top_k=3, **HOW, **options)
             read.append([each.read_again for each in found])
             return [each.candidates for each in found]
 
+        # Texts whose three sentences are different texts.
+        texts = ["neun", "neun drei", "zwei acht", "acht eins fünf sechs"]
         read = []
         own, always = listed(brevity=0.0), listed(rerank="causal")
         never = listed(rerank="causal", margin=0.0)

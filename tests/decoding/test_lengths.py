@@ -37,4 +37,4 @@ def test_arrays_hold_the_same_candidates():
 def test_more_drafts_than_memory_are_refused(many):
     with pytest.raises(PadirError) as error:
         Decoding(**many)
-    assert error.value.expected == "at most 4,096 drafts of a sentence"
+    assert (error.value.what, error.value.expected) == ("draws x top_k", "in [0, 4096]")

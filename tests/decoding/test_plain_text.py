@@ -49,12 +49,8 @@ def test_every_command_reads_the_same_ids(tmp_path, monkeypatch, tokenizer, tran
     monkeypatch.setattr(LoadedModel, "source_tokens", record)
     engine = engine_of(translator, limits=Limits(max_sentences=len(ODD), max_queue=2 * len(ODD)))
     engine.state = "ready"
-    dual = random_translator(tokenizer, dual=True)
     for way in (
         translator.translate,
-        translator.predict_lengths,
-        lambda texts: dual.score(texts, texts),
-        lambda texts: translator.align(texts, texts),
         lambda texts: engine.prepare(Request(tuple(texts))),
     ):
         read.clear()
@@ -105,7 +101,10 @@ def test_alignments_count_the_words_around(translator):
 
 def test_scores_and_lengths_are_of_the_plain_form(tokenizer):
     dual = random_translator(tokenizer, dual=True)
-    assert dual.score(["- eins\u00a0zwei"], ["**one two**"]) == dual.score(["eins zwei"], ["one two"])
+    assert dual.score(["- eins\u00a0zwei"], ["one\u200btwo"]) == dual.score(["eins zwei"], ["one two"])
+    one, other, marked, plain = dual.score(["zwei"] * 4, ["42.", "43.", "**one**", "one"])
+    assert one != other and marked != plain and one.tokens > 1  # given targets are not taken apart
+    assert dual.predict_lengths(["42"]) != dual.predict_lengths([""]) or dual.loaded.read(["42"]) == ["42"]
     assert dual.predict_lengths(["\teins *zwei*"]) == dual.predict_lengths(["eins zwei"])
     steps = [list(dual.steps(text, num_steps=2)) for text in ("eins zwei", "## eins zwei ")]
     assert steps[0] == steps[1]

@@ -111,7 +111,9 @@ def test_every_strategy_shows_only_written_positions(name):
 def test_translation_steps_see_the_tokens_written_before(tokenizer):
     translator = random_translator(tokenizer, corruption=Mask(rate=0.0), decontextualised=True)
     one, many = (
-        translator.translate(["1 2 3"], num_steps=n, strategy=get_strategy("mask_predict"), target_lengths=[12])[0]
+        translator.translate(
+            ["eins zwei drei"], num_steps=n, strategy=get_strategy("mask_predict"), target_lengths=[12]
+        )[0]
         for n in (1, 6)
     )
     assert one.passes == 1 and many.passes == 6

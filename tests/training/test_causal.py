@@ -215,8 +215,6 @@ def test_a_run_trains_a_model_with_two_modes(data, tmp_path, length_head):
     refined, written = (translator.translate(texts, mode=m) for m in ("refine", "causal"))
     assert refined == translator.translate(texts) and written != refined
     assert [each.tokens for each in translator.score(texts[:1], ["one"])] == [2]
-    with pytest.raises(PadirError, match="mode must be one of refine, causal, got 'draft'"):
-        translator.translate(texts, mode="draft")
 
 
 def test_another_mode_forgets_the_options_of_the_first():
