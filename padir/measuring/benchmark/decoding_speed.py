@@ -47,11 +47,11 @@ class System:
         return self.translator.side(self.decoding).precision
 
     def __call__(self, batch: TimedBatch) -> list[Translation]:
-        """Translates a batch as `Translator.translate` does, with the batch's target lengths if there are any."""
-        if self.causal and batch.target_lengths is not None:  # `Translator.translate` refuses this combination
+        """Translates a batch as `Translator.translate` does, or writes the batch's target lengths if there are any."""
+        if batch.target_lengths is not None:  # `Translator.translate` would leave numbers as they are
             return self.pipeline(batch).run(self.source(batch))
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
-        return self.translator.translate(batch.texts, decoding, target_lengths=batch.target_lengths, truncate=True)
+        return self.translator.translate(batch.texts, decoding, truncate=True)
 
     def stages(self, batch: TimedBatch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
         """Seconds of each stage, measured by waiting for the end of each stage before the next begins."""

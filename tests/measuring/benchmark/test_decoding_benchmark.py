@@ -59,7 +59,6 @@ class TestSystem:
         )
         assert ar.stages(batch, Clock()) == dict.fromkeys(("tokenise", "encode and write", "detokenise"), 1)
 
-    @pytest.mark.slow
     def test_given_lengths_are_written_by_both_kinds(self):
         kinds = {"padir": TINY, "ar": dataclasses.replace(TINY, causal=True)}
         translators = [(name, benchmark.random_translator(config, 400)) for name, config in kinds.items()]
