@@ -244,7 +244,7 @@ def test_multi30k_is_packed_to_nine_tenths(tmp_path):
     source = multi30k(MULTI30K)
     tokenizer = train((line for pair in source.pairs("train") for line in pair), tmp_path / "v.model", size=4_000)
     manifest = prepare(source, tokenizer, tmp_path / "out", progress=False)
-    assert manifest.splits["train"].written == 29_000
+    assert manifest.splits["train"].written == 28_998  # two German sides have no letter
     pairs, tokens, positions = 0, np.zeros(2), np.zeros(2)
     for batch in make_loader(tmp_path / "out", Batching(32, 128), num_epochs=1):
         segments = batch["source_segment_BS"], batch["target_segment_BL"]
