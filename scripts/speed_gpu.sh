@@ -10,26 +10,26 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python}"
 output="${OUT:-results}"
 models=(padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin)
-vocabulary=32100 steps=20 shrink=()
+sizes="1 32 256" vocabulary=32100 steps=20 shrink=()
 if [[ -n "${DRY_RUN:-}" ]]; then
     folder="$(mktemp -d)"
     cp configs/model/tiny.gin "$folder/padir.gin"
     { cat configs/model/tiny.gin; echo "ModelConfig.causal = True"; } > "$folder/ar.gin"
     models=(padir="$folder/padir.gin" ar="$folder/ar.gin")
-    vocabulary=4000 steps=2
+    sizes="1 4" vocabulary=4000 steps=2
     for binding in ModelConfig.{width=64,heads=2,head_dim=32,mlp=128,encoder_layers=1,decoder_layers=1} Batching.rows=8; do
         shrink+=("--gin.$binding")
     done
 fi
 
-for tokens in ${TOKENS-30 100}; do
-    for size in ${SIZES-1 32 256}; do
+for length in ${TOKENS-30 100}; do
+    for size in ${SIZES-$sizes}; do
         sentences=$((size < 64 ? 64 : size)) repeats=10
         [[ -z "${DRY_RUN:-}" ]] || sentences=$size repeats=1
         # Four passes of padir with 1 and 5 hypotheses, against greedy and beam search.
         "$python" -m padir benchmark --model "${models[@]}" --strategy mask_predict --precision bfloat16 --top_k 1 5 \
-            --beam 1 5 --batch_size "$size" --output "$output/speed_gpu_${tokens}_tokens_batch_$size" \
-            --set vocab_size="$vocabulary" tokens="$tokens" sentences="$sentences" repeats="$repeats"
+            --beam 1 5 --batch_size "$size" --output "$output/speed_gpu_${length}_tokens_batch_$size" \
+            --set vocab_size="$vocabulary" tokens="$length" sentences="$sentences" repeats="$repeats"
     done
 done
 if [[ -n "${1:-}" ]]; then
