@@ -188,7 +188,7 @@ def speed_tables() -> str:
     """The page with all tables of `padir benchmark`, and their plots."""
     text = "# Tables of speed\n\nEach is the output of one call of `padir benchmark` in [`scripts/speed.sh`]"
     text += f"({GITHUB}scripts/speed.sh), on 2 cores of an AMD EPYC;\n"
-    text += 'those of "modes" ran on an Intel Xeon.\n'
+    text += 'those of "modes" ran on an Intel Xeon, those of "gpu" on a GPU (`scripts/speed_gpu.sh`).\n'
     for path in sorted((ROOT / "results").glob("speed_*.md")):
         text += f"\n## {path.stem.removeprefix('speed_').replace('_', ' ')}\n\n{path.read_text()}"
         if path.with_suffix(".png").exists():

@@ -72,7 +72,7 @@ TABLES |= {
     "captions": SPEED["captions"],
 }
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
-TABLES |= {"devices": SPEED["devices"]}
+TABLES |= {"devices": SPEED["devices"], "gpu": SPEED["gpu"], "gpu_training": SPEED["gpu_training"]}
 TABLES |= {name: COMPONENTS[name] for name in ("components", "chosen_strategies")}
 TABLES |= STUDIES["TABLES"]
 MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")

@@ -203,6 +203,47 @@ def devices(chip: str, results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
+def gpu(results: Path = RESULTS) -> str:
+    """Format the times of decoding on a GPU, of results/speed_gpu_*_tokens_*.json; "-" for what was not measured."""
+    lines = ["| tokens | batch | what | p50 (range of the repeats) | sum of the stages |", "|---:|---:|---|---:|---:|"]
+    shapes = [re.findall(r"\d+", path.stem) for path in results.glob("speed_gpu_*_tokens_batch_*.json")]
+    for tokens, batch in sorted(shapes, key=lambda shape: [*map(int, shape)]):
+        for row in _rows(results, f"gpu_{tokens}_tokens_batch_{batch}"):
+            drafts = f", {row['draws']} drafts" if (row["draws"] or 1) > 1 else ""
+            beam = row["search"] and row["search"]["size"]
+            search = "greedy search" if beam == 1 else f"beam of {beam}"
+            what = search if row["causal"] else f"{row['num_steps']} passes{drafts}"
+            stages = 1e3 * sum(row["details"]["stages"].values())
+            lines.append(f"| {tokens} | {batch} | {what} | {_ms_range(row)} | {stages:.1f} ms |")
+    return "\n".join(lines)
+
+
+def _ms_range(row: Row) -> str:
+    """The median of the calls, and the range of the repeats' means; "-" if the calls were not timed."""
+    if "p50_ms" not in row["scores"]:
+        return "-"
+    seconds = row["details"]["repeat_seconds"]
+    calls = int(re.search(r"calls:(\d+)", row["scores"]["p50_ms"]["signature"])[1]) / len(seconds)
+    return f"{_p50(row):.1f} ms ({1e3 * min(seconds) / calls:.1f} to {1e3 * max(seconds) / calls:.1f})"
+
+
+def gpu_training(results: Path = RESULTS) -> str:
+    """Format the times of training steps on a GPU, of results/speed_gpu_training_*.json."""
+    lines = [
+        "| configuration | step (quartiles) | target tokens/s | padding | TFLOP/s | XLA's temporaries |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for run in ("wmt14_de_en", "wmt14_de_en_ar"):
+        (found,) = _read(results, f"gpu_training_{run}")
+        of = found["figures"]
+        step = f"{of['step_ms']:.0f} ms ({of['step_ms_lower']:.0f} to {of['step_ms_upper']:.0f})"
+        rates = f"{of['tokens_per_second']:,.0f} | {of['padding_share']:.1%}"
+        teraflops = of["model_flops_per_second"] / 1e12
+        gigabytes = of["temporary_mb"] / 1e3
+        lines.append(f"| {run} | {step} | {rates} | {teraflops:.0f} | {gigabytes:.1f} GB |")
+    return "\n".join(lines)
+
+
 def _estimate(program: Row) -> str:
     """The estimated time, and the share of its bound."""
     seconds, bound = program["cycle_seconds"], program["bound"]
