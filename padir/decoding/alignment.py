@@ -104,13 +104,11 @@ def align_words(
 ) -> list[list[tuple[int, int]]]:
     """Links between the words of sentence pairs (`Translator.align`), which the model reads in plain form."""
     pairs = [*zip(loaded.read(sources), loaded.read(targets), strict=True)]
-    before = [
-        (source.words_before if source.text else 0, target.words_before if target.text else 0)
-        for source, target in zip(loaded.normalised(sources), loaded.normalised(targets), strict=True)
-    ]
+    found = links(loaded, [(source.text, target.text) for source, target in pairs], batch_size)
     aligned = []
-    for pair, own, (more, more_of_target) in zip(pairs, links(loaded, pairs, batch_size), before, strict=True):
-        aligned.append([(s + more, t + more_of_target) for s, t in word_links(*pair, own)])
+    for (source, target), own in zip(pairs, found, strict=True):
+        linked = word_links(source.text, target.text, own)
+        aligned.append([(s + source.words_before, t + target.words_before) for s, t in linked])
     return aligned
 
 

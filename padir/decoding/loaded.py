@@ -138,9 +138,10 @@ class LoadedModel:
             return [Normalised(text) for text in texts]
         return [self.tokenizer.normalised(text, keep) for text in texts]
 
-    def read(self, texts: Sequence[str]) -> list[str]:
-        """Texts as the model reads them; a text without letters is read, too, and not left out."""
-        return [read.text or composed(text) for text, read in zip(texts, self.normalised(texts), strict=True)]
+    def read(self, texts: Sequence[str]) -> list[Normalised]:
+        """As `normalised`, but a text without letters is read, too, and not left out."""
+        pairs = zip(texts, self.normalised(texts), strict=True)
+        return [read if read.text else Normalised(composed(text)) for text, read in pairs]
 
     def marked(self, texts: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
         """Texts with marks for the spans of `Decoding.keep`, and the spans of each text; None for a text without any.

@@ -333,16 +333,7 @@ def put_back(
         def put(text: str, b: int = b, own: Marked = own) -> str:
             return clean(own.finished(text, numbers.get((b, text))), own.original)
 
-        listed: dict[str, tuple[float, int]] = {}
-        for (text, score), length in zip(finished[b].candidates, finished[b].candidate_lengths, strict=True):
-            listed.setdefault(put(text), (score, length))
-        finished[b] = dataclasses.replace(
-            finished[b],
-            text=put(finished[b].text),
-            candidates=tuple((text, score) for text, (score, _) in listed.items()),
-            candidate_lengths=tuple(length for _, length in listed.values()),
-            whole_text=None if (whole := finished[b].whole_text) is None else put(whole),
-        )
+        finished[b] = finished[b].rewritten(put)
     return finished
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -71,6 +71,19 @@ class Translation:
         """
         return Translation(**{name: _tuples(value) for name, value in row.items()})
 
+    def rewritten(self, change: Callable[[str], str]) -> Translation:
+        """Changes the texts of a translation; of candidates whose texts become equal, the first stays."""
+        listed: dict[str, tuple[float, int]] = {}
+        for (text, score), length in zip(self.candidates, self.candidate_lengths, strict=True):
+            listed.setdefault(change(text), (score, length))
+        return dataclasses.replace(
+            self,
+            text=change(self.text),
+            candidates=tuple((text, score) for text, (score, _) in listed.items()),
+            candidate_lengths=tuple(length for _, length in listed.values()),
+            whole_text=None if self.whole_text is None else change(self.whole_text),
+        )
+
     def _repr_html_(self) -> str:
         """HTML of the translation for notebooks: every step if the translation has a trace, otherwise its text."""
         if not self.trace:
@@ -94,26 +107,11 @@ def restored(result: Translation, read: Normalised, keep: Sequence[str]) -> Tran
     """The translation of a sentence that was read in plain form, with what stood around it in the text."""
     if read == Normalised(read.text):
         return result
-
-    def whole(text: str) -> str:
-        return one_line(read.restored(text, keep))
-
-    listed = {}  # in capitals, texts may be equal
-    for (text, score), length in zip(result.candidates, result.candidate_lengths, strict=True):
-        listed.setdefault(whole(text), (score, length))
-    whole_text = None if result.whole_text is None else whole(result.whole_text)
-    alignment = None
     if result.alignment is not None:
         more = read.words_before
-        alignment = tuple((source + more, target + more) for source, target in result.alignment)
-    return dataclasses.replace(
-        result,
-        text=whole(result.text),
-        candidates=tuple((text, score) for text, (score, _) in listed.items()),
-        candidate_lengths=tuple(length for _, length in listed.values()),
-        whole_text=whole_text,
-        alignment=alignment,
-    )
+        moved = tuple((source + more, target + more) for source, target in result.alignment)
+        result = dataclasses.replace(result, alignment=moved)
+    return result.rewritten(lambda text: one_line(read.restored(text, keep)))
 
 
 class TargetScore(NamedTuple):

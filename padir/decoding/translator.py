@@ -277,7 +277,8 @@ class Translator:
             what = "the model refines drafts and gives targets no probability"
             raise PadirError(what, remedy="score with an autoregressive model or a dual one")
         sources, targets = _paired(sources, targets)
-        source_tokens, _ = self.loaded.source_tokens(self.loaded.read(sources), truncate)
+        read = [each.text for each in self.loaded.read(sources)]
+        source_tokens, _ = self.loaded.source_tokens(read, truncate)
         target_tokens, _ = self.loaded.tokens([composed(each) for each in targets], truncate, "target")
         loaded = self.loaded.side("causal")
         return CausalPipeline(loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
@@ -291,7 +292,8 @@ class Translator:
         Sources that are longer than the model takes are cut. If the length head gives fewer than k lengths, a
         PadirError is raised.
         """
-        tokens, _ = self.loaded.source_tokens(self.loaded.read(checks.strings("texts", texts)), truncate=True)
+        read = [each.text for each in self.loaded.read(checks.strings("texts", texts))]
+        tokens, _ = self.loaded.source_tokens(read, truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
 
     @checks.arguments

@@ -61,7 +61,7 @@ class Normalised(NamedTuple):
     def restored(self, translation: str, keep: Sequence[str] = ()) -> str:
         """The translation with what stood around its source, and in capitals if this was; spans of `keep` stay."""
         if self.capitals:
-            masked, spans = _masked(translation, keep)
+            masked, spans = _masked(translation.replace(_SPAN, " "), keep)
             translation = _unmasked(masked.upper(), spans)
         return self.before + translation + self.after
 
@@ -80,7 +80,7 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
     'WHERE IS HE?'
     """
     text = text.replace(_SPAN, " ")
-    if "tags" in keep:
+    if "tags" in keep and "&" in text:
         letters = edited(text, [edit for edit in characters(text) if edit.text.isalpha()])
         if _in_capitals(_masked(letters, keep)[0]):
             text = letters  # so that these entities get the case of their words
@@ -114,7 +114,7 @@ def _masked(text: str, keep: Sequence[str]) -> tuple[str, list[str]]:
         if begin >= done:  # other entities are parts of addresses
             edits.append(Edit(begin, end, _SPAN))
             done = end
-    return edited(text.replace(_SPAN, " "), edits), [text[begin:end] for begin, end, _ in edits]
+    return edited(text, edits), [text[begin:end] for begin, end, _ in edits]
 
 
 def _unmasked(masked: str, spans: Sequence[str]) -> str:
