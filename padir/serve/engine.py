@@ -107,12 +107,12 @@ class Engine:
             self._take_defaults(decoding.changed(mode="refine"), translator.card.config)
             self.strategies = [name for name in STRATEGIES if self._works("refine", strategy=name)]
         self._sizes = tuple(sorted({1, min(8, decoding.batch_size), decoding.batch_size}))
-        self._most_tokens = _TOKENS * decoding.batch_size * (self.top_k or 1)
+        self._most_tokens = _TOKENS * decoding.batch_size
         self.metrics = Metrics()
         self.clock = working_time()
         self.state = "stopped"
         self.failure: Exception | None = None
-        self._batcher = Batcher(self._run, sizes=self._batch_sizes, max_wait=_WINDOW, max_queue=limits.max_queue)
+        self._batcher = Batcher(self._run, sizes=self.batch_sizes, max_wait=_WINDOW, max_queue=limits.max_queue)
         self._preparer = Batcher(
             lambda _, requests: [self.prepare(each) for each in requests],
             sizes=lambda _: (1,),
@@ -232,13 +232,15 @@ class Engine:
         """
         return self._batcher.submit([(each.key, each) for each in sentences], client)
 
-    def _batch_sizes(self, key: Key) -> tuple[int, ...]:
+    def batch_sizes(self, key: Key) -> tuple[int, ...]:
         """Sizes of batches; a traced sentence is a batch of its own, and never waits for a larger program.
 
-        Long sentences, and those that try many lengths, have smaller batches, so that no batch takes long.
+        Long sentences, and those with more passes or lengths than the defaults, have smaller batches, so that no batch
+        takes long.
         """
-        passes = max(1.0, (key.num_steps or 1) / (self.num_steps or 1))
-        tokens = key.source_length * (key.top_k or 1) * passes
+        more_passes = max(1.0, (key.num_steps or 1) / (self.num_steps or 1))
+        more_lengths = (key.top_k or 1) / (self.top_k or 1) if key.num_steps else 1.0
+        tokens = key.source_length * more_passes * more_lengths
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 
     def _pipeline(self, key: Key, n_best: int) -> Pipeline:

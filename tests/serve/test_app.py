@@ -15,6 +15,7 @@ from support.tiny_model import random_translator
 from padir import Decoding, PadirError, Translator
 from padir.decoding.batches import not_finite
 from padir.decoding.refine_batch import encode, refine_drafts
+from padir.serve.engine import Key
 from padir.serve.messages import REFUSALS, Answer, Health, Limits, Refusal, Request
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben acht", "", "acht acht", "neun null"]
@@ -274,6 +275,20 @@ class TestLengths:
     def test_a_model_that_needs_them_is_refused(self, tokenizer):
         with pytest.raises(PadirError, match="needs given lengths: serve another model"):
             engine_of(random_translator(tokenizer, length_head="oracle", max_length=8))
+
+    @pytest.mark.parametrize("options", [{"mode": "causal"}, {"mode": "refine", "top_k": 5}])
+    def test_no_batch_takes_long(self, tokenizer, options):
+        """Each mode has batches of 32 sentences up to 32 tokens; more tokens, lengths or passes have 8 or 1."""
+        engine = engine_of(random_translator(tokenizer, dual=True), Decoding(batch_size=32, **options))
+        key = Key(32, *((4, 5) if options["mode"] == "refine" else (None, None)))
+        assert engine.batch_sizes(key) == (1, 8, 32)
+        assert engine.batch_sizes(key._replace(source_length=128)) == (1, 8)
+        assert engine.batch_sizes(key._replace(source_length=136)) == (1,)
+        assert engine.batch_sizes(key._replace(trace=True)) == (1,)
+        if options["mode"] == "refine":
+            assert engine.batch_sizes(key._replace(top_k=6)) == (1, 8)
+            assert engine.batch_sizes(key._replace(num_steps=16)) == (1, 8)
+            assert engine.batch_sizes(key._replace(num_steps=16, top_k=6)) == (1,)
 
     def test_a_canvas_of_one_length(self, tokenizer):
         """It gives several sentences, but not beside several draws."""
