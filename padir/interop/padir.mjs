@@ -290,7 +290,7 @@ export class Translator {
     const { ids, max_length: most } = this.description;
     const form = this.#plain(sourceText(text));
     const tokens = form.text.trim() ? this.tokenizer.encode(form.text) : [];
-    const nothing = { score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], trace: [] };
+    const nothing = { score: 0, length: 1, passes: 0, hypotheses: 0, candidates: [], read_again: false, trace: [] };
     if (!tokens.length) return { source: text, text: restored(form, ""), ...nothing };
     const longest = (this.aligns ? most >> 1 : most) - 1;
     if (tokens.length > longest) throw new PadirError(`text has ${tokens.length} tokens, the model takes ${longest}: split it`);

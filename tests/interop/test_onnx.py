@@ -211,7 +211,7 @@ needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
 @needs_npm
 class TestInJavaScript:
     def test_translations(self, folder, shipped):
-        self.same(folder, shipped, [*TEXTS[:30], "\ufffd?", "Ein  Satz mit 1000 Yılmaz ☃."])
+        self.same(folder, shipped, [*TEXTS[:30], "\ufffd?", "Wo \ufffd?", "Ein  Satz mit 1000 Yılmaz ☃."])
 
     def test_translations_of_a_ctc_model(self, aligning):
         self.same(*aligning, [*NUMBERS, "sechs ☃"])
@@ -224,7 +224,7 @@ class TestInJavaScript:
             assert got["score"] == pytest.approx(expected.score, abs=1e-4)
             assert got["read_again"] == expected.read_again
             steps = [tuple(step["pieces"]) for step in got["trace"]]
-            assert steps == [pieces for pieces, _ in expected.trace][: len(steps)]
+            assert steps == [pieces for pieces, _ in expected.trace or ()][: len(steps)]
 
     def test_pinned_words_stand(self, folder, shipped):
         code = """await asked.reduce(async (all, text) => {

@@ -91,7 +91,7 @@ def test_a_task_gives_the_ids_of_the_tokenizer(tokenizer, name, built, vocab_pat
         for key, text in zip(("inputs", "targets"), pair, strict=True):
             assert example[f"{key}_pretokenized"].decode() == text
             if "<extra_id_0>" not in text:  # a sentinel to seqio alone
-                assert example[key].tolist() == [*tokenizer.encode(text), 1]
+                assert example[key].tolist() == [*tokenizer.encode(tokenizer.normalised(text).text), 1]
 
 
 def test_a_set_that_is_not_built_names_the_command(vocab_path, tmp_path, capsys):
