@@ -23,6 +23,7 @@ NUM_PLACEHOLDERS = 16
 MARKS = tuple(chr(0xE000 + number) for number in range(NUM_PLACEHOLDERS))
 
 _LATIN = "A-Za-zÀ-ÖØ-öø-ɏ"
+_DIGIT = r"\d¼-¾⅐-⅟↉"  # or a fraction
 _UNITS = r"°[CF]|°|%(?!\()|€|[kKMGT]B|[kcm]m|[km]g|ml|[kMG]?Hz|[kM]W"
 # A tag, with its slash, name and final slash as groups. Attributes hold a "=", or are one word alone: `a<b und c>d` has
 # no tag. Quoted values may hold a ">". The quantifier *+ gives nothing back, so that no text takes long.
@@ -36,11 +37,11 @@ MARKUP = re.compile(rf"{TAG}|<!--.*-->|{ENTITY}")
 KINDS = {
     # markup and entities, and the variables of programs' messages
     "tags": rf"{TAG}|<!--(?:(?!<!--).)*?-->|{ENTITY}"
-    r"|(?:%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{[\w.:-]*\})+",
+    r"|(?:%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{(?:[\w.:-]*|\{?[{%#][^{}]*[}%#]\}?)\})+",
     "urls": r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\"'.,;:!?)\]]|www\.[\w-]+\.[^\s<>\"]*[^\s<>\"'.,;:!?)\]]"
     r"|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
-    "numbers": rf"(?<![{_LATIN}\d_.,])[+-]?\d+(?:[.,:/-]\d+){{0,20}}"
-    rf"(?:\s?(?:{_UNITS})(?![{_LATIN}\d]))?(?![{_LATIN}\d])",
+    "numbers": rf"(?<![{_LATIN}{_DIGIT}_.,])[+-]?[{_DIGIT}]+(?:[.,:/⁄-][{_DIGIT}]+){{0,20}}"
+    rf"(?:\s?(?:{_UNITS})(?![{_LATIN}{_DIGIT}]))?(?![{_LATIN}{_DIGIT}])",
 }
 # A capitalised word after another word; only training looks for such names, because German capitalises all nouns.
 _NAMES = rf"(?<=[{_LATIN}\d,;)] )[A-ZÀ-ÖØ-Þ][{_LATIN}]+(?:[ -][A-ZÀ-ÖØ-Þ][{_LATIN}]+)*(?![{_LATIN}\d_])"
@@ -104,7 +105,7 @@ def _compiled(kind: str) -> re.Pattern[str]:
 
 
 def check_kinds(keep: Iterable[str]) -> None:
-    """Refuses patterns that do not compile, that match nothing at all, or that look like a misspelt kind.
+    """Refuses patterns that do not compile, that can match nothing, or that look like a misspelt kind.
 
     >>> check_kinds(["tag"])
     Traceback (most recent call last):
@@ -116,47 +117,53 @@ def check_kinds(keep: Iterable[str]) -> None:
         if kind.isalpha() and kind.islower() and "did you mean" in (remedy := nearest(kind, list(KINDS))):
             raise PadirError(f"keep: there is no kind {kind!r}", remedy=remedy)
         try:
-            empty = _compiled(kind).match("") is not None
+            _compiled(kind)
+            least, _ = re._parser.parse(kind).getwidth()  # pyright: ignore[reportAttributeAccessIssue]
         except (re.error, OverflowError, RecursionError) as error:
-            kinds = ", ".join(KINDS)
-            expected = f"one of {kinds}, or a regular expression"
+            expected = f"one of {', '.join(KINDS)}, or a regular expression"
             raise PadirError("keep", expected, kind, f"correct the pattern ({error})") from None
-        if empty:
+        if not least:
             raise PadirError("keep", "patterns that match at least one character", kind)
 
 
 def find(text: str, kinds: Sequence[str]) -> list[Found]:
     """The spans of the kinds and patterns in a text, in order; a span within a word takes in the whole word.
 
-    Where spans overlap, a span that contains another wins. Else earlier kinds of `KINDS` win over later ones, and all
-    of them over patterns. Of patterns, the first wins. Entities of `characters` are text.
+    Each span takes its characters, unless one of them is taken. Spans that lie in no other span come first. Among
+    them, and among the others, the kinds come in the order of `KINDS`, and patterns after them in their own order.
+    Entities of `characters` are text.
 
     >>> text = "Siehe <b>www.example.org/{n}</b>, {n}te Seite, 20 km."
     >>> [text[begin:end] for begin, end, _ in find(text, ["tags", "urls", "numbers"])]
     ['<b>', 'www.example.org/{n}', '</b>', '{n}te', '20 km']
     """
     kinds = sorted(kinds, key=lambda kind: [OWN, *KINDS, kind].index(kind))
-    every: list[tuple[int, int, int]] = []  # begin, -end, number of the kind
+    numbers: dict[tuple[int, int], int] = {}  # of the kinds, by begin and -end of the spans
     for number, kind in enumerate(kinds):
         least = 0
         for match in _compiled(kind).finditer(text):
             begin, end = match.span()
-            if begin < least or begin == end or (kind == "tags" and _character(match[0])):
+            if begin < least or (kind == "tags" and _character(match[0])):
                 continue
             is_word = not MARKUP.fullmatch(match[0])
             while is_word and begin > least and _BEFORE.match(text, begin - 1):
                 begin -= 1
             while is_word and _AFTER.match(text, end):
                 end += 1
-            every.append((begin, -end, number))
+            numbers.setdefault((begin, -end), number)
             least = end
-    found = [(0, 0, 0)]
-    for begin, end, number in sorted(every):
-        if begin < -found[-1][1] < -end and number < found[-1][2]:
-            found.pop()
-        if begin >= -found[-1][1]:
-            found.append((begin, end, number))
-    return [Found(begin, -end, kinds[number]) for begin, end, number in found[1:]]
+    ranked = []  # a span in another comes later
+    farthest = 0
+    for (begin, end), number in sorted(numbers.items()):
+        ranked.append((-end <= farthest, number, begin, -end))
+        farthest = max(farthest, -end)
+    taken = bytearray(len(text))
+    found: list[Found] = []
+    for _, number, begin, end in sorted(ranked):
+        if not any(taken[begin:end]):
+            taken[begin:end] = b"x" * (end - begin)
+            found.append(Found(begin, end, kinds[number]))
+    return sorted(found)
 
 
 def with_marks(source: str, target: str, first: int = 0) -> tuple[str, str, collections.Counter[str]]:

@@ -5,6 +5,9 @@ import pytest
 from padir.errors import PadirError
 from padir.text.spans import KINDS, MARKS, NUM_PLACEHOLDERS, Edit, check_kinds, edited, find, with_marks
 
+# They can match nothing, some of them nothing else.
+EMPTY = ("x*", "", r"\b", "^", "(?=x)", "(?<!x)", "(?!)", "x|y?", r"(x*)\1", "(?:x?){2,}")
+
 
 def spans(text, *kinds):
     return [text[begin:end] for begin, end, _ in find(text, kinds)]
@@ -17,9 +20,12 @@ def spans(text, *kinds):
         ("tags", "a<b und c>d <i\tk=v> <input disabled> <p q='1>", "i\tk=v|input disabled|p q='1"),
         ("tags", """<a t="x>y" b='>' c> <x y = "/>"/>""", """a t="x>y" b='>' c|x y = "/>"/"""),
         ("tags", "Datei %s: %(count)d von {0} in ${HOME}, %1, 50 % der", "%s|%(count)d|{0}|${HOME}|%1"),
+        ("tags", "a {{b}}, {{ c.d('e') }}te {{{f}}} ${{ g }}", "{{b}}|{{ c.d('e') }}te|{{{f}}}|${{ g }}"),
+        ("tags", "{% if a %} {# b #} {{n}te {%d {{c", "{% if a %}|{# b #}|{n}te|%d"),
         ("urls", "Siehe https://a.example/b?c=1, (http://x.org/y) www.z.de.", "https://a.example/b?c=1|http://x.org/y|www.z.de"),
         ("urls", "Mail an max.m+x@mail.example.org!", "max.m+x@mail.example.org"),
         ("numbers", "Am 3.10.1990 um 17:30 kosten 5 km 1.234,5 € und 20%.", "3.10.1990|17:30|5 km|1.234,5 €|20%"),
+        ("numbers", "½ l, 2½ Tage, 2 ¼ km, 1⁄2 und ⅐-3¾, x½, ½x", "½|2½|2|¼ km|1⁄2|⅐-3¾"),
         ("numbers", "x264, A4, 4x, utf8 und 2010年", "2010"),
         ("[A-Z]{2,}", "NATO und UN, Ab", "NATO|UN"),
     ],
@@ -36,6 +42,13 @@ def test_earlier_kinds_win():
     assert spans("Tom Sawyer 5", "Tom Sawyer", "Tom", r"\d") == ["Tom Sawyer", "5"]
     assert spans("ab <br> c", "tags", "b <b") == ["<br>"]  # the later kind begins first
     assert spans("1 2 3 4", "2 3", "1 2", "3 4") == ["2 3"]
+
+
+def test_a_span_that_was_beaten_beats_none():
+    assert spans("1 2 3 4", "3 4", "2 3", "1 2") == ["1 2", "3 4"]
+    assert spans("a b c d", "a b c", "b", "c d", "b c d") == ["a b c"]  # the longest ones compete by their order
+    assert spans("ab <br> c", "tags", "b <b", "ab", "c") == ["ab", "<br>", "c"]
+    assert spans("a b c d", "d", "b c", "b", "a b c d") == ["a b c d"]
 
 
 def test_what_contains_a_span_wins():
@@ -88,7 +101,7 @@ def test_no_pair_has_more_marks_than_there_are():
     [
         ("tag", "keep: there is no kind 'tag': did you mean 'tags'?"),
         ("(", "keep must be one of tags, urls, numbers, or a regular expression, got '(': correct the pattern"),
-        ("x*", "keep must be patterns that match at least one character, got 'x*'"),
+        *((each, "keep must be patterns that match at least one character, got ") for each in EMPTY),
     ],
 )
 def test_wrong_patterns_are_refused(keep, message):
