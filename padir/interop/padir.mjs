@@ -138,10 +138,13 @@ const INVISIBLE = "\\xad\\u061c\\u180e\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u20
 const SYMBOL = "\\xb7\\u2022\\u2023\\u2043\\u2190-\\u2bff\\ufe0f\\u200d\\u{1f000}-\\u{1faff}";
 const EDGE = `[${BLANK}${INVISIBLE}${SYMBOL}]`;
 const BEFORE = new RegExp(`^(?:${EDGE}+|(?:[-*+–—]|#{1,6}|>+|\\[[ xX]\\]|\\p{Nd}{1,3}\\)|[A-Za-z]\\))(?=[${BLANK}]))*`, "u");
-const EDGES = new RegExp(`^${EDGE}*`, "u");
+const AFTER = new RegExp(`^(?:${EDGE}+|#{1,6}(?=[${BLANK}]))*`, "u"); // backwards; the end of a heading
 const BLANKS = new RegExp(`[${BLANK}]+`, "gu");
 const ALL_BLANK = new RegExp(`^[${BLANK}]*$`, "u");
 const LEFT_OUT = new RegExp(`[${INVISIBLE}]+`, "gu");
+const WIDE = /[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\ufb00-\ufb06]+/gu; // letters, digits, ligatures
+const lone = (before) => new RegExp(`^(?:(\\*{1,3}(?![*=])|\`{1,3}(?!\`|.*')|~~(?!~)|_(?![_ $]))(?!${before}.*\\1[^*\`~_ ]) *){0,4}`, "u");
+const [LONE_BEFORE, LONE_AFTER] = [lone("[.(]|"), lone("")]; // marks at an end of a sentence
 const EMPHASIS = new Set(["*", "**", "***", "`", "``", "```", "~~", "_"]);
 const WORD = /(?:(?!\p{Nd})[\p{L}\p{N}])+/gu;
 const ALPHANUMERIC = /^[\p{L}\p{N}]$/u;
@@ -151,8 +154,9 @@ const SHORT = 5; // letters of a single word in capitals that may be an acronym
 export function normalised(text, countPieces = (word) => [...word].length) {
   text = text.replaceAll("\ufdd0", " ");
   const begin = BEFORE.exec(text)[0].length;
-  const end = text.length - EDGES.exec([...text].reverse().join(""))[0].length;
-  let core = text.slice(begin, Math.max(begin, end)).replace(/[^ ]{1,256}/gu, (chunk) => chunk.normalize("NFC")).replace(LEFT_OUT, "");
+  const end = text.length - AFTER.exec(backwards(text))[0].length;
+  let core = text.slice(begin, Math.max(begin, end)).replace(WIDE, (run) => run.normalize("NFKC"));
+  core = core.replace(/[^ ]{1,256}/gu, (chunk) => chunk.normalize("NFC")).replace(LEFT_OUT, "");
   core = core.replace(BLANKS, (run) => (/[^ ]/.test(run) ? " " : run));
   if (!/\p{L}/u.test(core)) return { text: "", before: ALL_BLANK.test(text) ? "" : text, after: "", capitals: false };
   let around = 0; // characters of emphasis at each end
@@ -161,14 +165,19 @@ export function normalised(text, countPieces = (word) => [...word].length) {
     marks.push(opening, closing);
     if (opening[0] === around && closing[1] === core.length - around) around = opening[1];
   }
-  const before = text.slice(0, begin) + core.slice(0, around);
-  const after = core.slice(core.length - around) + text.slice(Math.max(begin, end));
-  core = without(core, marks);
+  const plain = without(core, marks);
+  const first = LONE_BEFORE.exec(plain)[0].length;
+  const last = plain.length - LONE_AFTER.exec(backwards(plain))[0].length;
+  const before = text.slice(0, begin) + core.slice(0, around) + plain.slice(0, first);
+  const after = plain.slice(last) + core.slice(core.length - around) + text.slice(Math.max(begin, end));
+  core = plain.slice(first, last);
   const words = core.match(WORD).map((word) => [...word].length);
   const long = words.filter((length) => length > 1).length > 1 || Math.max(...words) > SHORT;
   const capitals = long && core.match(/\p{L}/gu).every((letter) => /\p{Lu}/u.test(letter));
   return { text: capitals ? recased(core, countPieces) : core, before, after, capitals };
 }
+
+const backwards = (text) => [...text].reverse().join("");
 
 /** Places of the opening and closing marks of emphasis, in order of the opening. */
 function emphasised(text) {

@@ -4,8 +4,9 @@ Training (`padir prepare`, `padir vocab`, seqio Tasks) and decoding (`Translator
 sentence through `normalised`:
 
 1. Spaces, emoji and the marks of Markdown around the sentence are taken off: bullets, headings, **emphasis**.
-2. Letters are composed (NFC), every other kind of blank becomes a space, and invisible characters are left out.
-3. Marks of emphasis within the sentence are left out.
+2. Letters are composed (NFC); full-width letters and digits, and Latin ligatures, become plain ones (NFKC). Every
+   other kind of blank becomes a space, and invisible characters are left out.
+3. Marks of emphasis within the sentence are left out. A mark without a partner at one end is taken off as in 1.
 4. In a sentence in capitals, each word is read in the case that gives the fewest pieces.
 
 `Normalised.restored` puts 1 and 4 back around a translation. padir.mjs repeats these rules, and a test compares both.
@@ -23,18 +24,26 @@ from padir.text.spans import Edit, characters, edited, find
 FORMS = ("plain", "raw")  # of a model's training text: in the form of this module, or as it was
 
 _SPAN = "\ufdd0"  # stands for a span while the text around it changes; a noncharacter, which no text should have
-_BLANK = "\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u205f\\u3000"
+_ODD_BLANK = "\\x00-\\x1f\\x7f-\\xa0\\u1680\\u2000-\\u200b\\u2028\\u2029\\u202f\\u205f\\u3000"
+_BLANK = f" {_ODD_BLANK}"
 # Soft hyphens, marks of direction, joiners of words and byte order marks; emoji and some scripts need U+200C, U+200D.
 _INVISIBLE = "\\xad\\u061c\\u180e\\u200e\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u206f\\ufeff"
 _SYMBOL = "\\xb7\\u2022\\u2023\\u2043\\u2190-\\u2bff\\ufe0f\\u200d\\U0001f000-\\U0001faff"  # bullets, arrows, emoji
 _EDGE = f"[{_BLANK}{_INVISIBLE}{_SYMBOL}]"
 _BEFORE = re.compile(rf"(?:{_EDGE}+|(?:[-*+–—]|\#{{1,6}}|>+|\[[ xX]\]|\d{{1,3}}\)|[A-Za-z]\))(?=[{_BLANK}]))*+")
-_EDGES = re.compile(f"{_EDGE}*")
+_AFTER = re.compile(rf"(?:{_EDGE}+|\#{{1,6}}(?=[{_BLANK}]))*+")  # backwards; the end of a heading
 _BLANKS = re.compile(f"[{_BLANK}]+")
+_ODD_BLANKS = re.compile(f"(?<! ) *[{_ODD_BLANK}][{_BLANK}]*")
 _LEFT_OUT = re.compile(f"[{_INVISIBLE}]+")
+# Full-width digits and letters, and Latin ligatures; full-width punctuation is right in Chinese.
+_WIDE = re.compile("[\\uff10-\\uff19\\uff21-\\uff3a\\uff41-\\uff5a\\ufb00-\\ufb06]+")
 _CHUNK = re.compile("[^ ]{1,256}")  # ordering many marks of one letter takes quadratic time
 _RUN = re.compile(r"\*+|`+|~+|_+")
 _EMPHASIS = frozenset(["*", "**", "***", "`", "``", "```", "~~", "_"])
+# Marks at an end of a sentence that no other word has, such as the ** of a paragraph; `this' is a quotation.
+_LONE = r"(?:(\*{1,3}(?![*=])|`{1,3}(?!`|.*')|~~(?!~)|_(?![_ $]))(?!%s.*\1[^*`~_ ]) *){0,4}"
+_LONE_BEFORE = re.compile(_LONE % r"[.(]|")
+_LONE_AFTER = re.compile(_LONE % "")
 _WORD = re.compile(r"[^\W\d_]+")
 _SHORT = 5  # a single word in capitals of so many letters may be an acronym
 
@@ -86,7 +95,7 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
             text = letters  # so that these entities get the case of their words
     masked, spans = _masked(text, keep)
     begin = _match_end(_BEFORE, masked)
-    end = len(masked) - _match_end(_EDGES, masked[::-1])
+    end = len(masked) - _match_end(_AFTER, masked[::-1])
     core = composed(masked[begin:end])
     if not any(map(str.isalpha, core)):
         return Normalised("", before="" if _BLANKS.fullmatch(text) else text)
@@ -96,9 +105,12 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
         marks += [Edit(*opening, ""), Edit(*closing, "")]
         if opening[0] == around and closing[1] == len(core) - around:
             around = opening[1]
-    before = masked[:begin] + core[:around]
-    after = core[len(core) - around :] + masked[end:]
-    core = edited(core, marks)
+    plain = edited(core, marks)
+    first = _match_end(_LONE_BEFORE, plain)
+    last = len(plain) - _match_end(_LONE_AFTER, plain[::-1])
+    before = masked[:begin] + core[:around] + plain[:first]
+    after = plain[last:] + core[len(core) - around :] + masked[end:]
+    core = plain[first:last]
     capitals = _in_capitals(core)
     if capitals:
         core = _recased(core, count_pieces)
@@ -148,14 +160,10 @@ def _emphasised(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def composed(text: str) -> str:
-    """A text with composed letters and plain blanks, and without invisible characters."""
-    letters = _CHUNK.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
-    return _BLANKS.sub(_blank, _LEFT_OUT.sub("", letters))
-
-
-def _blank(match: re.Match[str]) -> str:
-    """A run of spaces as it is; one space for a run with other blanks."""
-    return match[0] if not match[0].strip(" ") else " "
+    """A text with composed letters, plain letters and blanks, and without invisible characters."""
+    plain = _WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    letters = _CHUNK.sub(lambda match: unicodedata.normalize("NFC", match[0]), plain)
+    return _ODD_BLANKS.sub(" ", _LEFT_OUT.sub("", letters))
 
 
 def _in_capitals(text: str) -> bool:

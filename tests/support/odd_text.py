@@ -4,13 +4,14 @@ import random
 import unicodedata
 
 WORDS = (
-    "Übung schöne Straße Wörter Zug Bahnhof grün drei vier null eins Café OK NATO x2 5 12:30 {name} <b> Σοφός".split()
+    "Übung schöne Straße Wörter Zug Bahnhof grün drei vier null eins Café OK NATO x2 5 12:30 {name} <b> Σοφός"
+    " ＡＢ ｃ１ ﬁn Straﬀe".split()
 )
 BLANKS = ["\t", "\u00a0", "\u200b", "\u2009", "\u3000", " \u00a0", "\x0b", "\u2028"]
 INVISIBLE = ["\u00ad", "\u2060", "\ufeff", "\u200e"]
 EMPHASIS = ["*", "**", "***", "`", "_", "~~"]
 BEFORE = ["- ", "* ", "• ", "## ", "> ", "[ ] ", "3) ", "a) ", "\t", "\u00a0 ", "😀 ", "→", "▪ ", "-", "#", ">>"]
-AFTER = [" ", "\t", " 😀", "👨‍👩‍👧", "\u00a0", " ✓", "  "]
+AFTER = [" ##", " **", " ", "\t", " 😀", "👨‍👩‍👧", "\u00a0", " ✓", "  "]
 ENDS = [".", "!", "?", "…", ""]
 
 
@@ -40,7 +41,7 @@ def _line(rng: random.Random) -> str:
         line = line[:place] + rng.choice(INVISIBLE) + line[place:]
     if rng.random() < 0.3:
         mark = rng.choice(EMPHASIS)
-        line = mark + line + mark
+        line = mark * (rng.random() < 0.8) + line + mark * (rng.random() < 0.8)
     if rng.random() < 0.2:
         line = unicodedata.normalize("NFD", line)
     for _ in range(rng.choice([0, 0, 0, 1, 2])):
