@@ -11,13 +11,15 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from padir.text.spans import MARKS, TAG, Edit
+from padir.text.spans import JOINING, MARKS, TAG, Edit
 
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # without a partner
 _TAG = re.compile(TAG)
 _DEEPEST = 32  # levels of elements that get places of their own
 _MOST_LINKS = 64  # of a unit of the source
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Chinese and Japanese characters
+# A place in I'm, well-known, e.g. and 20th.
+_IN_WORD = re.compile(rf"(?:(?<={JOINING})['’.-]?|(?<={JOINING}['’.-]))(?={JOINING})|(?<=[A-Za-z]\.[A-Za-z])(?=\.)")
 _UNIT = re.compile(rf"[{UNSPACED}]|\d+(?:[.,:/-]\d+)*|[^\W{UNSPACED}]+|[^\w\s]")
 
 
@@ -79,6 +81,10 @@ class Placing:
                 self._translations[s].append(t)
             else:
                 self._links[t] = -1
+        self._apart = [*range(len(self._begins))]  # each place between units itself, or the end of the word around it
+        for t in reversed(range(len(self._units))):
+            if _IN_WORD.match(text, self._begins[t]):
+                self._apart[t] = self._apart[t + 1]
         self._outside = [*range(len(text) + 1)]  # each place itself, or the end of what is taken there
         self._is_taken = False
         self._linked = sorted({*self._links} - {-1})  # units of the source
@@ -95,7 +101,7 @@ class Placing:
         if run and self._is_word[run[0]]:
             placed = Edit(self._begins[run[0]], self._ends[run[1]], edit.text)
         else:
-            words = self._words_before[self._near(edit, 0, len(self._units), self._linked)]
+            words = self._words_before[self._apart[self._near(edit, 0, len(self._units), self._linked)]]
             at = bisect.bisect_left(self._words_before, words)  # before punctuation
             place = self._outside[self._ends[at] if at else self._begins[0]]
             follows = self._text[place : place + 1]
@@ -147,7 +153,7 @@ class Placing:
             k = partner.get(k, k) + 1
         for k in empty:
             at = self._near(tags[k], low, high, linked)
-            at = inner.get(at, at)
+            at = min(self._apart[inner.get(at, at)], high)
             placed.append((at, at, k))
 
         def add(k: int, at: int) -> None:

@@ -133,6 +133,13 @@ def test_copies_are_left_out_and_lost_words_placed():
         ("eins<br>zwei<i></i> drei", "one two", "one=eins two=drei", "one<br><i></i>two"),
         ("<b>a c</b> <br> d", "x, y z", "x=a y=c ,=d z=d", "<b>x, y</b> <br> z"),
         ("Der Ufer&shy;weg", "The path", "The=Der path=Uferweg", "The path&shy;"),
+        ("Ich &hearts; dich", "I'm yours", "I=Ich m=dich yours=dich", "I'm &hearts; yours"),
+        ("Ich<br>dich", "I'm yours", "I=Ich '=Ich m=dich yours=dich", "I'm<br>yours"),
+        ("am 7. &copy; Mai", "on 7th May", "on=am 7=7 th=Mai May=Mai", "on 7th &copy; May"),
+        ("z. &copy; B.", "e.g. so", "e=z g=B", "e.g. &copy; so"),
+        ("Sie <b>ist &hearts; da</b>", "She's-in well", "She=Sie s=ist in=da well=da", "She'<b>s-in &hearts; well</b>"),
+        ("<b>Ich</b> bin", "I'm", "I=Ich m=bin", "<b>I</b>'m"),
+        ("eins&nbsp;zwei", "一'二", "一=eins '=eins 二=zwei", "一'&nbsp;二"),
     ],
 )  # fmt: skip
 def test_tags_go_where_their_words_went(source, translation, pairs, expected):
@@ -212,13 +219,14 @@ def steps(function, *args):
         lambda n: "eins " + "{n}" * n,
         lambda n: "eins " + "Tom" * n,
         lambda n: "eins www.x.org/{n}&amp; " * n,
+        lambda n: "eins &hearts; " * n,
     ],
 )
 def test_work_grows_no_faster_than_the_text(text):
     def finish(n):
         marked = mark(text(n), (*ALL, "Tom"), placeholders=False)
         source = len(units(marked.text))
-        for translation in ("one X , " * n, ". " * n):
+        for translation in ("one X , " * n, ". " * n, "a'" * n):
             own = units(translation)
             marked.finished(translation, [t % source for t in range(len(own))])
             marked.finished(translation, [source // 2] * len(own))
@@ -282,5 +290,7 @@ def test_a_word_goes_neither_into_a_span_nor_into_another_word():
     assert edited("x www.x.org y", [place.word(Edit(2, 3, "B"))]) == "x www.x.org B y"
     both = Placing("a b", "x y", [0, 0])
     assert edited("x y", [both.word(Edit(0, 1, "A")), both.word(Edit(2, 3, "B"))]) == "A B"
+    short = Placing("a b c", "x'y z", [0, 0, 2, 2])
+    assert edited("x'y z", [short.word(Edit(2, 3, "B"))]) == "x'y B z"
     last = Placing("a b", "x.", [0, 0])
     assert edited("x.", [last.word(Edit(2, 3, "B"))]) == "x B."
