@@ -18,6 +18,7 @@ _WARN_RATIO = 3.0  # ratio of the numbers of tokens of two sides
 _IDENTIFIED = 10_000  # pairs of a corpus whose languages are identified
 _ENOUGH = 10  # lines in another language from which there is a warning
 _PIECES = re.compile(r"\w@@(?: |$)|(?:^| )▁\w|\w￭|￭\w")  # subwords of subword-nmt, SentencePiece and OpenNMT
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _WARNINGS = {
     "duplicate": ("come more than once", "--dedupe drops them"),
     "equal": ("have equal sides", "--set drop=equal drops them"),
@@ -43,14 +44,23 @@ class Audit:
     def begin(self, split: str) -> None:
         """Begins a split; training comes first."""
         self._split, self._read = split, 0
+        self._controls: list[int] = []  # numbers of pairs with control characters
         self._hashes = array.array("q")
         self._found: collections.Counter[str] = collections.Counter()
         # Lines of a corpus and a side, by their language.
         self._lines: dict[tuple[str, int], collections.Counter[str]] = collections.defaultdict(collections.Counter)
 
-    def reason_to_drop(self, corpus: str, pair: tuple[str, str], lengths: tuple[int, int]) -> str | None:
-        """The first filter that drops a pair of a corpus, or None; `lengths` are numbers of tokens with EOS."""
+    def reason_to_drop(self, corpus: str, pair: tuple[str, str], lengths: tuple[int, int], original: str) -> str | None:
+        """The first filter that drops a pair of a corpus, or None.
+
+        Args:
+          pair: both sides in plain form.
+          lengths: their numbers of tokens with EOS.
+          original: the text of both sides.
+        """
         self._read += 1
+        if _CONTROL.search(original):
+            self._controls.append(self._read)
         source, target = pair[0].strip(), pair[1].strip()
         if not source or not target:
             return None
@@ -80,6 +90,9 @@ class Audit:
         """Ends a split; warns of pairs that filters would have dropped, and of other problems with its pairs."""
         hash_N = np.frombuffer(self._hashes, np.int64)
         self._check_languages()
+        if self._controls:
+            some = f"{len(self._controls):,} of {self._read:,} pairs, such as pair {self._controls[0]:,},"
+            _log.warning("%s: %s have control characters, which become spaces: are they UTF-8?", self._split, some)
         if self._split != "train":
             known = int(np.isin(hash_N, self._train).sum())
             if known:

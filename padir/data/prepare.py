@@ -174,13 +174,14 @@ def _write_split(
             sources, targets = zip(*map(marker, plain), strict=True)
             token_lists = zip(tokenizer.encode_batch(sources), tokenizer.encode_batch(targets), strict=True)
             for pair, read, tokens in zip(batch, plain, token_lists, strict=True):
-                if "\n" in pair[0] or "\n" in pair[1]:
+                original = "\t".join(pair)
+                if "\n" in original:
                     where = f"{source.name} {split}, pair {records.read + 1}"
                     raise PadirError(f"{where}: a sentence must be one line, got one with a newline")
                 for file, text in zip(texts, pair, strict=False):
                     file.write(text + "\n")
                 source_ids, target_ids = (ids + [EOS] for ids in tokens)
-                reason = audit.reason_to_drop(name, read, (len(source_ids), len(target_ids)))
+                reason = audit.reason_to_drop(name, read, (len(source_ids), len(target_ids)), original)
                 if any(text.strip() and not plain for text, plain in zip(pair, read, strict=True)):
                     reason = NO_LETTERS
                 records.write(pair, source_ids, target_ids, reason)

@@ -33,7 +33,7 @@ def warnings(caplog, languages, sides, split="train", count=40):
     audit = Audit(languages)
     audit.begin(split)
     for number, pair in enumerate(itertools.islice(itertools.cycle(zip(*sides, strict=True)), count)):
-        audit.reason_to_drop("news", tuple(f"{text} {number}" for text in pair), (9, 9))
+        audit.reason_to_drop("news", tuple(f"{text} {number}" for text in pair), (9, 9), "")
     audit.end(None)
     return caplog.messages
 
@@ -81,7 +81,7 @@ def test_traces_of_other_programs_are_counted(caplog, sides, message):
     for number in range(100):
         kept = f"Wagen {number}", f"car {number}"
         pair = tuple(text.replace("agen", f"agen{number}").replace("car", f"{number}car") for text in sides)
-        audit.reason_to_drop("news", pair if number < 6 else kept, (9, 9))
+        audit.reason_to_drop("news", pair if number < 6 else kept, (9, 9), "")
     audit.end(None)
     (line,) = caplog.messages
     assert line.startswith("train: 6 of 100 pairs (6 %) ") and message in line
@@ -125,6 +125,21 @@ class TestFilters:
         whats = ("come more", "have equal", "are not in the", "have lengths")
         shown = ["1 of 10 pairs (10 %) " + what for what in whats]
         assert len(warned) == 4 and all(any(each in line for line in warned) for each in shown)
+
+    def test_control_characters_are_told(self, caplog, tmp_path, tokenizer):
+        """A pair counts once, whichever side has them, even if it is dropped; tabs and line ends are text."""
+        pairs = (
+            ("eins\t", "one"),
+            ("zw\0ei", "tw\0o"),
+            ("\x07", "\x7f"),
+            ("drei\x0b", "three"),
+            ("vier", "four\x92"),
+        )
+        source = Listed(pairs, validation=(("acht\r", "eight"), ("neun", "\x1bnine")))
+        assert self.warnings(caplog, tmp_path, tokenizer, source)[1] == [
+            f"{what} have control characters, which become spaces: are they UTF-8?"
+            for what in ("train: 4 of 5 pairs, such as pair 2,", "validation: 1 of 2 pairs, such as pair 2,")
+        ]
 
     def test_few_such_pairs_are_no_warning(self, caplog, tmp_path, tokenizer):
         pairs = [(f"eins {i}", f"one {i}") for i in range(200)]
