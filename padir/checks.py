@@ -20,6 +20,7 @@ import math
 import numbers
 import operator
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -59,7 +60,7 @@ def each_string(name: str, value: Iterable[str]) -> Iterator[str]:
     """Yields the strings of an iterable. Refuses a single string, sets and mappings, tables, and other items."""
     one_column = len(getattr(value, "shape", (0,))) == 1  # iterating over a table gives the names of its columns
     if isinstance(value, str | bytes | Set | Mapping) or not isinstance(value, Iterable) or not one_column:
-        got = value if isinstance(value, str | bytes | numbers.Number) else f"a {type(value).__name__}"
+        got = value if isinstance(value, str | bytes | numbers.Number | None) else type(value)
         raise PadirError(name, "a list of strings", got, "put one string into a list, a set into sorted(...)")
     for i, item in enumerate(value):
         arrow = getattr(item, "as_py", None)  # PyArrow's arrays hold no str
@@ -76,6 +77,7 @@ _TESTS = {
     "most": operator.ge,
     "below": operator.gt,
     "choices": operator.contains,
+    "form": lambda form, value: re.fullmatch(form, os.fspath(value)),
 }
 
 
@@ -117,7 +119,18 @@ def one_of(choices: Collection[Any], remedy: str = "", /, **values: Any):
     return _limit(values, f"one of {', '.join(map(str, choices))}", remedy, choices=choices)
 
 
+def path(**values: Any):
+    """Refuses "", NUL and lone surrogates, but for those with which Python writes names that are not UTF-8."""
+    return _limit(values, "text that can name a file or folder", "", form="[^\0\ud800-\udc7f\udd00-\udfff]+")
+
+
+def language(**values: Any):
+    """Refuses languages that no code is written like; "" is an unknown language."""
+    return _limit(values, "a code of at most 35 letters, digits, - and _", "", form="[A-Za-z0-9_-]{0,35}")
+
+
 # Annotations of fields with a range.
+Path = Annotated[str | os.PathLike[str], path]
 Count = Annotated[int, partial(counts, 1)]
 CountOrZero = Annotated[int, partial(counts, 0)]
 Positive = Annotated[float, partial(above, 0)]
@@ -229,7 +242,7 @@ def words(hint: Any) -> str:
         return " or ".join(map(words, typing.get_args(hint)))
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(typing.get_args(hint))}"
-    known = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    known = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", type(None): "None"}
     known |= {Sequence: "a list", Iterable: "a list", Mapping: "a mapping", Callable: "a function"}
     known |= {os.PathLike: "a path"}
     hint = typing.get_origin(hint) or hint
@@ -260,6 +273,8 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and not huge
     if hint is int:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if origin is Iterable and getattr(value, "shape", None) == ():  # NumPy's array of a single number
+        return False
     kind = origin or hint
     return not isinstance(kind, type) or isinstance(value, kind)
 

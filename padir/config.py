@@ -32,7 +32,7 @@ from padir.errors import PadirError, listed, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
 from padir.refinement.strategies import STRATEGIES
-from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
+from padir.refinement.transitions import FromStrategy, Glat, SampledUnroll, Smart
 from padir.training.averaging import Averaging
 from padir.training.causal import Causal, Sum
 from padir.training.config import Intervals, TrainConfig
@@ -42,7 +42,7 @@ from padir.training.start_from import StartFrom
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *(ParallelText, Mixture, Batching, ModelConfig, Sharding),
-    *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
+    *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), FromStrategy, Smart, Glat, SampledUnroll),
     *(TrainConfig, Objective, Causal, Sum, Adafactor, Adam, Cosine),
     *(Averaging, Intervals, NotFinite, StartFrom, Decoding),
 )
@@ -71,8 +71,8 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     If an argument has no binding and its default is configurable, it is also made from the configuration. So
     `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
 
-    >>> parse([], ["Decoding.top_k=3"])
-    >>> configured(Decoding)().top_k
+    >>> parse([], ["Decoding.num_lengths=3"])
+    >>> configured(Decoding)().num_lengths
     3
     >>> clear()
     """

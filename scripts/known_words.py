@@ -31,7 +31,7 @@ def main() -> None:
         translator = Translator.load(name)
         for way, options in WAYS.items():
             config = translator.card.config
-            if (options["mode"] == "refine" and config.causal) or (way == "4 passes" and config.length_head == "ctc"):
+            if (options["mode"] == "refine" and config.causal) or (way == "4 passes" and config.readout == "ctc"):
                 continue
             outputs = [result.text for result in translator.translate(sources, **options)]
             score = metric(outputs, outputs)

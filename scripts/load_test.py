@@ -2,7 +2,7 @@
 
     python scripts/load_test.py --output results/serve.json            # about 5 minutes; nothing else should run
     python scripts/load_test.py --dry_run                              # half a minute, to see that it works
-    python scripts/load_test.py --serve="--top_k 5 --precision int8"   # another server
+    python scripts/load_test.py --serve="--num_lengths 5 --precision int8"   # another server
     python scripts/load_test.py --url http://127.0.0.1:8000/           # a server that runs already
     python scripts/load_test.py --worst                                # minutes: a greedy client beside a plain one
 
@@ -55,18 +55,18 @@ LONG = "Der alte Mann hat gestern mit seiner Frau den kleinen Hund im großen Ga
 # The most expensive requests of each kind: refused ones of the largest size, and accepted ones.
 WORST: dict[str, dict[str, Any]] = {
     "nothing": {"text": ""},
-    "nested tags": {"text": "<b>" * 5_000 + PLAIN + "</b>" * 5_000, "keep": EVERY},
-    "unnested tags": {"text": "<b>a</b> " * 7_000, "keep": EVERY},
-    "entities": {"text": "&amp; " * 10_000, "keep": EVERY},
-    "numbers": {"text": "1 " * 32_000, "keep": EVERY},
-    "long text": {"text": f"{PLAIN} " * 3_200, "split": True, "keep": EVERY},
-    "quotes": {"text": "!'" * 32_000, "split": True, "keep": EVERY},
-    "tags in a text": {"text": "{a} " * 16_000, "split": True, "keep": EVERY},
+    "nested tags": {"text": "<b>" * 5_000 + PLAIN + "</b>" * 5_000, "placeholders": EVERY},
+    "unnested tags": {"text": "<b>a</b> " * 7_000, "placeholders": EVERY},
+    "entities": {"text": "&amp; " * 10_000, "placeholders": EVERY},
+    "numbers": {"text": "1 " * 32_000, "placeholders": EVERY},
+    "long text": {"text": f"{PLAIN} " * 3_200, "split": True, "placeholders": EVERY},
+    "quotes": {"text": "!'" * 32_000, "split": True, "placeholders": EVERY},
+    "tags in a text": {"text": "{a} " * 16_000, "split": True, "placeholders": EVERY},
     "largest body": {"text": "a" * 65_000},
     "64 short": {"text": [PLAIN] * 64},
     "64 long": {"text": [LONG] * 64},
-    "64 nested": {"text": ["<b>" * 45 + LONG + "</b>" * 45] * 64, "keep": EVERY},
-    "64 of numbers": {"text": ["1 " * 90] * 64, "keep": EVERY},
+    "64 nested": {"text": ["<b>" * 45 + LONG + "</b>" * 45] * 64, "placeholders": EVERY},
+    "64 of numbers": {"text": ["1 " * 90] * 64, "placeholders": EVERY},
 }
 
 
@@ -243,7 +243,7 @@ def main() -> int:
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="options of the server that is started")
     parser.add_argument("--input", metavar="FILE", help="sentences, one a line; default: those of the built-in corpus")
     parser.add_argument("--num_steps", type=int, help="option of every request; default: the server's")
-    parser.add_argument("--top_k", type=int, help="option of every request; default: the server's")
+    parser.add_argument("--num_lengths", type=int, help="option of every request; default: the server's")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of clients")
     rates = [5, 10, 20, 30, 40, 60, 80]
     parser.add_argument("--rates", type=float, nargs="+", default=rates, help="arrivals per second")
@@ -258,7 +258,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.dry_run:
         args.clients, args.rates, args.seconds = [2], [2.0], 3.0
-    fields = {name: getattr(args, name) for name in ("num_steps", "top_k") if getattr(args, name) is not None}
+    fields = {name: getattr(args, name) for name in ("num_steps", "num_lengths") if getattr(args, name) is not None}
     sentences = sentences_of(args.input)
     loads = [("clients", size) for size in args.clients] + [("arrivals", size) for size in args.rates]
     rows: list[dict[str, Any]] = []

@@ -35,7 +35,7 @@ component() {
 
 # scored RUN SPLIT STRATEGIES FILE: writes the scores of a run's model with a list of strategies to FILE.
 scored() {
-    padir evaluate --model "$1" --data data/toy_de_en --split "$2" --strategy $3 --num_steps 1 4 10 --top_k 1 --drop_repeats \
+    padir evaluate --model "$1" --data data/toy_de_en --split "$2" --strategy $3 --num_steps 1 4 10 --num_lengths 1 --drop_repeats \
         --batch_size 256 --json "$4"
 }
 

@@ -32,39 +32,42 @@ SPANS = "<b>{}</b> Siehe www.example.org/a, 20 km, {{name}} &amp; Söhne."
 
 def ways_of(name: str) -> Iterator[dict[str, Any]]:
     """The options of a model's rows; the first three are for all lines."""
+    several = "prefix_beam" if name == "de_en_ctc" else "num_lengths"
     yield {}
     yield dict(mode="refine")
     yield dict(mode="causal", beam=1)
-    for strategy in (*STRATEGIES, "padir:remask=start", "threshold:tau=0.5", "constant:anew=True"):
+    for strategy in (*STRATEGIES, "padir:remask=start", "threshold:tau=0.5", "constant:rewrite_all=True"):
         yield dict(mode="refine", strategy=strategy, num_steps=4, trace=True)
     yield dict(mode="refine", canvas="mask", strategy="mask_predict", num_steps=3)
     for number in (1, 2, 10):
         yield dict(mode="refine", num_steps=number, trace=True)
     for rerank in ("own", "causal", "mbr", "mbr_bleu", "de_en_ar"):
-        yield dict(mode="refine", top_k=4, rerank=rerank, n_best=4)
-        yield dict(mode="refine", top_k=4, rerank=rerank, n_best=2, num_steps=1)
-    yield dict(mode="refine", top_k=3, adjacent=False, draws=2, rerank="own", n_best=6)
-    yield dict(mode="refine", top_k=3, rerank="own", brevity=0.0)
-    yield dict(mode="refine", top_k=1, drop_repeats=False, seed=7)
-    yield dict(mode="refine", top_k=1, rerank="own", blank_penalty=2.0)
+        yield dict(mode="refine", **{several: 4}, rerank=rerank, n_best=4)
+        yield dict(mode="refine", **{several: 4}, rerank=rerank, n_best=2, num_steps=1)
+    yield dict(mode="refine", **{several: 3}, length_window=False, num_drafts=2, rerank="own", n_best=6)
+    yield dict(mode="refine", **{several: 3}, rerank="own", length_normalization=0.0)
+    yield dict(mode="refine", **{several: 1}, drop_repeats=False, seed=7)
+    yield dict(mode="refine", **{several: 1}, rerank="own", blank_penalty=2.0)
     for mode in ("refine", "causal"):
         yield dict(mode=mode, precision="int8")
         yield dict(mode=mode, precision="bfloat16")
         yield dict(mode=mode, align=True)
-        yield dict(mode=mode, lines=SPANS, keep=("tags", "urls", "numbers"))
+        yield dict(mode=mode, lines=SPANS, placeholders=("tags", "urls", "numbers"))
         yield dict(mode=mode, terms={"Haus": "mansion", "Wasser": "water supply", "nicht": "never"})
         yield dict(mode=mode, template="I ___")
-        yield dict(mode=mode, seed=5, batch_size=7)
+        yield dict(mode=mode, seed=5, batch_size=30)
     yield dict(mode="refine", template="I ___ it.")
-    yield dict(mode="refine", lines="Nur {} Zahlen 1000, 2000.", keep=("numbers",), top_k=3, n_best=3)
+    yield dict(mode="refine", lines="Nur {} Zahlen 1000, 2000.", placeholders=("numbers",), **{several: 3}, n_best=3)
     yield dict(mode="causal", beam=5, length_penalty=1.0)
-    yield dict(mode="causal", temperature=0.7, draws=3)
+    yield dict(mode="causal", temperature=0.7, num_drafts=3)
 
 
 def row(translator: Translator, lines: Sequence[str], options: dict[str, Any]) -> Any:
     """The translations of a way, or the error that refuses it."""
     lines = [options.get("lines", "{}").format(line) for line in lines]
     options = {name: value for name, value in options.items() if name != "lines"}
+    if len(lines) == SOME:  # one batch needs one program
+        options = {"batch_size": SOME, **options}
     try:
         found = translator.translate(lines, truncate=True, **options)
     except PadirError as error:

@@ -27,7 +27,11 @@ def evaluation(name: str) -> str:
         scores = [f"{row['scores'][c]['value']:.2f}" if c in row["scores"] else "-" for c in columns]
         beam = (row.get("search") or {}).get("size")
         steps = "N" if row["num_steps"] is None else str(row["num_steps"])
-        setting = [steps, f"beam {beam}" if beam else str(row["top_k"]), *[SYSTEM["rerank"](row)] * rules]
+        setting = [
+            steps,
+            f"beam {beam}" if beam else str(row["num_lengths"] * row.get("prefix_beam", 1)),
+            *[SYSTEM["rerank"](row)] * rules,
+        ]
         setting.append(SYSTEM["drop_repeats"](row))
         lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
     head = ["model"] * several + ["steps", "lengths"] + ["chosen by"] * rules + [REPEATS, *columns.values()]
@@ -64,13 +68,13 @@ def readme() -> str:
         return {"search": {"name": "beam", "size": size, "alpha": alpha}}
 
     tatoeba, multi30k = "general_de_en_tatoeba", "multi30k_de_en_dual"
-    causal = {"name": "causal", "brevity": 1.0}
+    causal = {"name": "causal", "length_normalization": 1.0}
     rows = [
         ["Tatoeba, the shipped models"]
-        + [score(tatoeba, "bleu", num_steps=steps, top_k=5, rerank=causal) for steps in (1, 4)]
+        + [score(tatoeba, "bleu", num_steps=steps, num_lengths=5, rerank=causal) for steps in (1, 4)]
         + [score(tatoeba, "bleu", **beam(1, 0.6)), score(tatoeba, "bleu", **beam(5, 1.4))],
         ["Multi30k"]
-        + [score(multi30k, "bleu", num_steps=steps, top_k=5, rerank=causal) for steps in (1, 4)]
+        + [score(multi30k, "bleu", num_steps=steps, num_lengths=5, rerank=causal) for steps in (1, 4)]
         + [score(multi30k, "bleu", model="dual, causal", **beam(1, 0.6))]
         + [score(multi30k, "bleu", model="teacher", **beam(5, 0.6))],
     ]

@@ -15,13 +15,13 @@ peers=()
 .venv/bin/python -c 'import ctranslate2' 2> /dev/null && peers=(--ctranslate2 int8)
 
 # The paper's size, random weights; mask_predict makes all four passes, where padir stops at a fixed point.
-padir benchmark "${paper[@]}" --set tokens=30 --top_k 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
+padir benchmark "${paper[@]}" --set tokens=30 --num_lengths 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
     --batch_size 1 --set sentences=10 repeats=3 --output results/speed_30_tokens
 padir benchmark "${paper[@]}" --set tokens=30 --beam 1 --precision float32 int8 "${peers[@]}" \
     --batch_size 32 --set sentences=32 repeats=5 --output results/speed_30_tokens_batch_32
 padir benchmark "${paper[@]}" --set tokens=100 --beam 1 --batch_size 1 --set sentences=10 repeats=3 \
     --output results/speed_100_tokens
-padir benchmark --model padir=configs/model/padir_6_6.gin --strategy mask_predict --set tokens=128 --top_k 5 \
+padir benchmark --model padir=configs/model/padir_6_6.gin --strategy mask_predict --set tokens=128 --num_lengths 5 \
     --batch_size 16 --set sentences=16 repeats=1 --output results/speed_128_tokens_batch_16
 # Deep encoders and shallow decoders, with two and four passes.
 shapes=()
@@ -46,21 +46,21 @@ padir benchmark "${paper[@]}" --num_steps 3 4 --set tokens=30 --beam 1 --shortli
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
     # Its programs need more memory mappings than Linux allows by default: sysctl -w vm.max_map_count=262144
     for pieces in 10 20 40 65; do
-        corpus=bible about=("$pieces") how=(--top_k 1 5 20 --set sentences=64)
+        corpus=bible about=("$pieces") how=(--prefix_beam 1 5 20 --set sentences=64)
         [[ $pieces == 10 ]] && corpus=tatoeba
-        [[ $pieces == 65 ]] && about=(80 --low 0.7) how=(--top_k 1 5 --set sentences=32)
+        [[ $pieces == 65 ]] && about=(80 --low 0.7) how=(--prefix_beam 1 5 --set sentences=32)
         .venv/bin/python scripts/by_length.py "data/${corpus}_de_en" "${about[@]}" --output "runs/pieces_$pieces"
         texts=(--languages de-en --test "runs/pieces_$pieces".{de,en} --batch_size 1 32 --rerank causal --beam 1)
         padir benchmark --model de_en_ctc de_en_ar "${texts[@]}" --mode refine causal --num_steps 1 "${how[@]}" repeats=3 \
             --precision float32 int8 "${peers[@]}" --output "results/speed_modes_$pieces"
         if ((pieces <= 20)); then
-            padir benchmark --model de_en "${texts[@]}" --mode refine causal --num_steps 4 --top_k 5 \
+            padir benchmark --model de_en "${texts[@]}" --mode refine causal --num_steps 4 --num_lengths 5 \
                 --set sentences=64 repeats=3 --output "results/speed_modes_${pieces}_refine"
         fi
     done
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
         --output runs/general.shortlist.npz
-    padir benchmark --model de_en de_en_ar --data data/bible_de_en --mode refine causal --top_k 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \
+    padir benchmark --model de_en de_en_ar --data data/bible_de_en --mode refine causal --num_lengths 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \
         --shortlist none runs/general.shortlist.npz --batch_size 1 --set sentences=60 repeats=3 \
         --output results/speed_de_en_long
 fi

@@ -36,6 +36,11 @@ MODES_COMPARED = (
 )
 
 
+def _several(row: Row) -> int:
+    """The number of hypotheses of each draft: lengths, or sentences read out of one canvas."""
+    return (row["num_lengths"] or 1) * (row.get("prefix_beam") or 1)
+
+
 def refining(
     hypotheses: int, precision: str = "float32", shortlist: bool = False, steps: int = 4
 ) -> Callable[[Row], bool]:
@@ -43,7 +48,7 @@ def refining(
     wanted = hypotheses, steps, precision, shortlist
 
     def is_one(row: Row) -> bool:
-        drafts = (row["top_k"] or 1) * (row["draws"] or 1)
+        drafts = _several(row) * (row["num_drafts"] or 1)
         return not row["causal"] and (drafts, row["num_steps"], _precision(row), bool(row["shortlist"])) == wanted
 
     return is_one
@@ -157,7 +162,7 @@ def _way(row: Row) -> str:
         size = row["search"]["size"]
         return f"{model}, " + (f"beam of {size}" if size > 1 else "greedy")
     passes = "one pass" if row["num_steps"] == 1 else f"{row['num_steps']} passes"
-    return f"{model}, {passes}" + (f", choice of {row['top_k']}" if row["top_k"] > 1 else "")
+    return f"{model}, {passes}" + (f", choice of {_several(row)}" if _several(row) > 1 else "")
 
 
 def shapes(name: str, results: Path = RESULTS) -> str:
@@ -209,7 +214,7 @@ def gpu(results: Path = RESULTS) -> str:
     shapes = [re.findall(r"\d+", path.stem) for path in results.glob("speed_gpu_*_tokens_batch_*.json")]
     for tokens, batch in sorted(shapes, key=lambda shape: [*map(int, shape)]):
         for row in _rows(results, f"gpu_{tokens}_tokens_batch_{batch}"):
-            drafts = f", {row['draws']} drafts" if (row["draws"] or 1) > 1 else ""
+            drafts = f", {row['num_drafts']} drafts" if (row["num_drafts"] or 1) > 1 else ""
             beam = row["search"] and row["search"]["size"]
             search = "greedy search" if beam == 1 else f"beam of {beam}"
             what = search if row["causal"] else f"{row['num_steps']} passes{drafts}"

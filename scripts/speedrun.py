@@ -239,9 +239,9 @@ def score(name: str, each: Try, data: str, teacher: str, known_words: list[str])
     if each.files == CAUSAL:
         ways += ["--beam", "1", "5"]
     elif {*CTC} & {*each.files}:
-        ways += ["--num_steps", "1", "--top_k", "1", "5", "--blank_penalty", "0", "0.5", "1", "1.5", "2"]
+        ways += ["--num_steps", "1", "--prefix_beam", "1", "5", "--blank_penalty", "0", "0.5", "1", "1.5", "2"]
     else:
-        ways += ["--num_steps", "1", "4", "--top_k", "1", "5"]
+        ways += ["--num_steps", "1", "4", "--num_lengths", "1", "5"]
     words = ["--metric", *(f"known_words={path}" for path in known_words)] if known_words else []
     words += ["--rerank", "causal"] if {*DUAL} & {*each.files} else []
     if padir("evaluate", "--model", str(run), "--data", data, *ways, *words):
@@ -262,7 +262,7 @@ def score(name: str, each: Try, data: str, teacher: str, known_words: list[str])
 def _scores(row: dict[str, Any]) -> dict[str, Any]:
     scores = {name: row["scores"][name]["value"] for name in SCORES if name in row["scores"]}
     beam = (row["search"] or {}).get("size")
-    way = {"steps": row["num_steps"], "lengths": row["top_k"] if beam is None else beam}
+    way = {"steps": row["num_steps"], "lengths": row["num_lengths"] * row["prefix_beam"] if beam is None else beam}
     return {**way, "blank_penalty": row["blank_penalty"], **scores}
 
 

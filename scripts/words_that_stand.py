@@ -112,7 +112,7 @@ STAND_IN = re.compile(r"\b(?:by)?[XZQYVWKJ]s?\b")  # no sentence has one
 WAYS: dict[str, dict[str, Any]] = {
     "refine": {"mode": "refine"},
     "one pass": {"mode": "refine", "num_steps": 1},
-    "top_k 1": {"mode": "refine", "top_k": 1, "rerank": "own"},
+    "top_k 1": {"mode": "refine", "num_lengths": 1, "rerank": "own"},
     "beam 5": {"mode": "causal", "beam": 5},
     "greedy": {"mode": "causal", "beam": 1},
 }
@@ -136,7 +136,7 @@ def main() -> None:
             measure_alignments(translator, name, args.aligned)
         else:
             for way in ways:
-                results, seconds = translated(translator, texts=texts, keep=KEEP, **WAYS[way])
+                results, seconds = translated(translator, texts=texts, placeholders=KEEP, **WAYS[way])
                 print(f"{name:9} {way:9} {report(texts, words, results)}, {seconds:.1f} CPU s", flush=True)
 
 
@@ -182,7 +182,7 @@ def measure_terms(translator: Translator, name: str, ways: list[str], files: lis
     inputs: dict[str, Any] = {
         "plain": {"texts": sources},
         "terms": {"texts": sources, "terms": terms},
-        "placeholders": {"texts": marked, "keep": "⟦[^⟧]*⟧"},
+        "placeholders": {"texts": marked, "placeholders": "⟦[^⟧]*⟧"},
     }
     for way in ways:
         for kind, given in inputs.items():

@@ -10,7 +10,7 @@ from padir import Decoding, PadirError, config
 from padir.cli import main
 from padir.data.plan import Batching
 from padir.models.config import ModelConfig
-from padir.refinement import STRATEGIES, Lifted, Mask, MaskPredict, Padir, Threshold, Uniform
+from padir.refinement import STRATEGIES, FromStrategy, Mask, MaskPredict, Padir, Threshold, Uniform
 from padir.training import Adafactor, Adam, Causal, Cosine, Intervals, Objective, TrainConfig
 
 REPOSITORY = Path(__file__).parents[1]
@@ -79,12 +79,12 @@ class TestOrder:
         config.check_overrides()
 
     def test_an_unbound_argument_is_made_of_the_configuration(self, tmp_path):
-        bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "Decoding.top_k=3"]
+        bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "Decoding.num_lengths=3"]
         config.parse([], bindings)
         objective = config.argument(TrainConfig, "objective")
         assert objective == Objective(Uniform(0.5), length_weight=2.0)
-        assert config.configured(Decoding)().top_k == 3
-        assert config.configured(Decoding)(top_k=7).top_k == 7
+        assert config.configured(Decoding)().num_lengths == 3
+        assert config.configured(Decoding)(num_lengths=7).num_lengths == 7
         config.check_overrides()
         config.parse([], [*bindings, "train.objective=@Causal()"])
         assert config.argument(TrainConfig, "objective") == Causal()
@@ -92,9 +92,9 @@ class TestOrder:
 
 class TestInstances:
     def test_equal_those_that_are_built_directly(self):
-        config.parse([], ["Objective.corruption=@Mask()", "Mask.rate=0.5", "Objective.between=@Lifted()"])
+        config.parse([], ["Objective.corruption=@Mask()", "Mask.rate=0.5", "Objective.transition=@FromStrategy()"])
         made = config.configured(Objective)()
-        assert made == Objective(corruption=Mask(0.5), between=Lifted(Padir()))
+        assert made == Objective(corruption=Mask(0.5), transition=FromStrategy(Padir()))
         # jit keys on both, and the model card on the class.
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
@@ -119,9 +119,9 @@ class TestInstances:
         assert config.configured(Decoding)() == Decoding(strategy=Threshold(0.75))
 
     def test_nested(self):
-        bindings = ["Decoding.top_k=5", "Decoding.adjacent=True"]
+        bindings = ["Decoding.num_lengths=5", "Decoding.length_window=True"]
         config.parse([], [*bindings, "Decoding.canvas=@Uniform()", "Adam.learning_rate=@Cosine()", "Cosine.peak=2e-3"])
-        assert config.configured(Decoding)() == Decoding(top_k=5, adjacent=True, canvas=Uniform())
+        assert config.configured(Decoding)() == Decoding(num_lengths=5, length_window=True, canvas=Uniform())
         assert config.configured(Adam)() == Adam(learning_rate=Cosine(peak=2e-3))
 
     @pytest.mark.parametrize(("bindings", "peak"), [([], 1e-3), (["Cosine.peak=0.5"], 0.5)])
@@ -284,7 +284,7 @@ class TestWrongTypes:
             (ModelConfig, "ModelConfig.tied=1", "tied must be True or False, got 1"),
             (ModelConfig, "ModelConfig.width=True", "width must be a whole number, got True"),
             (ModelConfig, "ModelConfig.mlp_activations='relu'", "mlp_activations must be a tuple"),
-            (Decoding, "Decoding.top_k='x'", "top_k must be a whole number"),
+            (Decoding, "Decoding.num_lengths='x'", "num_lengths must be a whole number"),
             (Uniform, "Uniform.rate='x'", "rate must be a number, got 'x'"),
             (Decoding, "Decoding.strategy=3", "Strategy.*got 3: give an instance .in gin @Name"),
             (TrainConfig, "Objective.corruption=mask", "Corruption, got 'mask': give an instance .in gin @Name"),
@@ -382,7 +382,7 @@ class TestWrongNames:
         (tmp_path / "b.gin").write_text("include 'c.gin'\n" * 9)
         (tmp_path / "c.gin").write_text("include 'd.gin'\n" * 9)
         (tmp_path / "d.gin").write_text("X = 1\n")
-        (tmp_path / "a.gin").write_text(text + "Decoding.top_k = %M11\n")
+        (tmp_path / "a.gin").write_text(text + "Decoding.num_lengths = %M11\n")
         with pytest.raises(PadirError, match=message) as error:
             config.parse([str(tmp_path / "a.gin")])
         assert "\n" not in str(error.value) and len(str(error.value)) < 2_500

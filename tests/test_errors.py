@@ -122,7 +122,7 @@ class Sizes:
     count: checks.Count
     share: checks.Share | None = None
     names: tuple[str, ...] = ()
-    keep: bool = True
+    placeholders: bool = True
 
     def __post_init__(self):
         assert isinstance(self.names, tuple) and self.count > 0  # own checks come last
@@ -136,7 +136,7 @@ class Sizes:
         ({"count": 1, "share": 2}, r"Sizes.share must be in \[0, 1\], got 2"),
         ({"count": 1, "share": "all"}, "Sizes.share must be a number or None, got 'all'"),
         ({"count": 1, "names": "ab"}, "Sizes.names must be a tuple, got 'ab'"),
-        ({"count": 1, "keep": "no"}, "Sizes.keep must be True or False, got 'no'"),
+        ({"count": 1, "placeholders": "no"}, "Sizes.placeholders must be True or False, got 'no'"),
     ],
 )
 def test_annotations_of_settings_are_checked(fields, message):
@@ -174,7 +174,7 @@ def test_dataclasses_are_made_of_nested_json():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"name": 1, "inner": {}}, "Outer.name must be text"),
+        ({"name": 1, "inner": {}}, "Outer.name must be a string"),
         ({"inner": {}}, "missing 1 required positional argument: 'name'"),
         ({"name": "a", "inner": {}, "more": 1}, "unexpected keyword argument 'more'"),
         ({"name": "a", "inner": [1]}, "Outer.inner must be a JSON object"),

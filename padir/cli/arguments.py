@@ -41,8 +41,8 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 def named_value(word: str, option: str) -> tuple[str, Any]:
     """Split NAME=VALUE; a JSON value is parsed, and any other value is text.
 
-    >>> named_value("top_k=3", "--set"), named_value("strategy=padir", "--set")
-    (('top_k', 3), ('strategy', 'padir'))
+    >>> named_value("num_lengths=3", "--set"), named_value("strategy=padir", "--set")
+    (('num_lengths', 3), ('strategy', 'padir'))
     """
     name, separator, value = word.partition("=")
     if not separator:
@@ -153,10 +153,11 @@ def check_options(
     for name in given:
         if found and not found & {*option_table()[name].modes}:
             raise foreign_option(f"--{name}", next(iter(found)), models[0][0])
-    drafts = [decoding.top_k * decoding.draws for _, decodings in models for decoding in decodings]
+    drafts = [decoding.num_hypotheses for _, decodings in models for decoding in decodings]
     most = max(drafts, default=None) if counted else None
     if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
-        raise PadirError("--rerank needs several hypotheses of a sentence, got one: raise --top_k or --draws")
+        remedy = "raise --num_lengths, --prefix_beam or --num_drafts"
+        raise PadirError("--rerank needs several hypotheses of a sentence", got=1, remedy=remedy)
     if most is not None:
         check_n_best(getattr(args, "n_best", None) or 0, most)
 

@@ -116,7 +116,7 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
         settings = config.configured(TrainConfig)()
         model, objective = settings.model, settings.objective
         # The default of `padir.decoding.options.default_decoding`, by which the model will decode.
-        decoding = Decoding(top_k=model.length_unit).changed(**(bound_by_gin() | options))
+        decoding = Decoding(num_lengths=model.length_unit).changed(**(bound_by_gin() | options))
         resolve(decoding, model, objective.corruption, objective.decoded_with(model))
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))

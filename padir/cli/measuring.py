@@ -166,14 +166,14 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("padir compile needs a configuration: give --gin_file")
     sizes = Sizes(**chosen(args, "padir.cli.measuring:Sizes"))
-    shapes = {f"--{name}": getattr(args, name) or () for name in ("batch_size", "num_steps", "top_k", "beam")}
+    shapes = {f"--{name}": getattr(args, name) or () for name in ("batch_size", "num_steps", "num_lengths", "beam")}
     shapes |= {"tokens": sizes.tokens, "vocab_size": filter(None, [sizes.vocab_size])}
     for name, values in shapes.items():
         for value in values:
             checks.counts(1, **{name: value})
     settings = _settings()
     check_options(args, (settings.model, [Decoding()]), counted=False)
-    longest = settings.model.readout.longest_source(settings.model.max_length)
+    longest = settings.model.geometry.longest_source(settings.model.max_length)
     for tokens in sizes.tokens if "decode" in args.what else ():
         checks.below(1, longest + 1, tokens=tokens)
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
@@ -208,7 +208,7 @@ def _programs(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, top
         yield train_program(settings, ids, topology.devices, source_row_length)
     if "decode" in args.what:
         steps = [1] if settings.model.causal else args.num_steps or [4]
-        width = args.beam or args.top_k or [1]
+        width = args.beam or args.num_lengths or [1]
         shapes = [DecodeShape(*each) for each in itertools.product(sizes.tokens, args.batch_size, width, steps)]
         yield from decode_programs(settings, ids, topology.devices[0], shapes)
 
@@ -270,7 +270,7 @@ _READ_BY = {  # the subjects of `padir analyse` that read an option; the others 
     "passes": ("refinement", "schedule"),
     **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
     **dict.fromkeys(("sentences", "model", "data", "task", "test"), _OF_MODELS),
-    **dict.fromkeys(("adjacent", "draws", "rerank", "brevity", "margin", "length_weight"), ("refinement",)),
+    **dict.fromkeys(("length_window", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
 }
 
 

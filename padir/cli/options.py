@@ -102,13 +102,12 @@ _DECODING: dict[str, tuple[Any, str | None]] = {
     "num_steps": (int, None),
     "strategy": (str, "NAME[:FIELD=VALUE,...]"),
     "canvas": (str, "NAME[:FIELD=VALUE,...]"),
-    "top_k": (int, None),
-    "adjacent": (bool, None),
-    "draws": (int, None),
-    "length_weight": (float, None),
+    "num_lengths": (int, None),
+    "length_window": (bool, None),
+    "prefix_beam": (int, None),
+    "num_drafts": (int, None),
     "rerank": (str, "HOW"),
-    "brevity": (float, None),
-    "margin": (float, None),
+    "length_normalization": (float, None),
     "drop_repeats": (bool, None),
     "blank_penalty": (float, None),
     "beam": (int, None),
@@ -119,10 +118,10 @@ _DECODING: dict[str, tuple[Any, str | None]] = {
     "batch_size": (int, None),
     "seed": (int, None),
     "precision": (str, None),
-    "keep": (str, "KIND"),
+    "placeholders": (str, "KIND"),
 }
 # Options that take several values, each of which makes a row of the table.
-_SEVERAL_REFINING = ("num_steps", "strategy", "top_k", "rerank", "margin", "blank_penalty")
+_SEVERAL_REFINING = ("num_steps", "strategy", "num_lengths", "prefix_beam", "rerank", "blank_penalty")
 SEVERAL = ("mode", *_SEVERAL_REFINING, "beam", "shortlist", "precision")
 
 
@@ -142,7 +141,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, wit
             settings = {"choices": choices, "type": str}
         if several and name in SEVERAL:
             settings["nargs"] = "+"
-        if name == "keep":
+        if name == "placeholders":
             settings["action"] = "append"
         if name not in without:
             setting(group, "padir.decoding:Decoding", name, OF_FIELD, **settings)
@@ -186,7 +185,7 @@ def prepare_options(parser: Parser) -> None:
     owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
     settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS} | WITHOUT)
     about = "share of the training pairs in which tags, URLs, numbers and names that are equal on both sides become"
-    about += " placeholders, for --keep of `padir translate`; 0.5 is usual (0)"
+    about += " placeholders, for --placeholders of `padir translate`; 0.5 is usual (0)"
     setting(parser, "padir.data.prepare:prepare", "placeholders", about, type=float, metavar="SHARE")
     parser.add_argument("--dedupe", action="store_true", help="drop repeated training pairs")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
@@ -247,7 +246,7 @@ def train_options(parser: Parser) -> None:
         name = binding.partition(".")[2]
         setting(group, f"padir.{owner}", name, f"{about}; gin's {binding}", option=option, type=kind)
     parser.set_defaults(binds={option: binding for option, (binding, *_) in _TRAINING.items()})
-    about = "decoding options of validation, such as num_steps=4 top_k=3 batch_size=64; gin's Decoding"
+    about = "decoding options of validation, such as num_steps=4 num_lengths=3 batch_size=64; gin's Decoding"
     parser.add_argument("--validate", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=about)
     parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
     processes_option(parser)
@@ -256,7 +255,7 @@ def train_options(parser: Parser) -> None:
         "--num_steps": "--steps trains, --validate num_steps=N sets the decoder passes of validation",
         "--batch_size": "--rows trains, --validate batch_size=N sets validation",
         **dict.fromkeys(
-            ("--strategy", "--top_k", "--beam", "--rerank", "--draws"), "it decodes: give it to --validate"
+            ("--strategy", "--num_lengths", "--beam", "--rerank", "--num_drafts"), "it decodes: give it to --validate"
         ),
         **dict.fromkeys(("--model", "--output"), "--model_dir names the run's directory"),
         **dict.fromkeys(("--config", "--name"), "name the configuration without an option: padir train toy_cpu"),
@@ -275,7 +274,7 @@ def average_options(parser: Parser) -> None:
     which.add_argument("--best", type=int, metavar="K", help="average the K kept checkpoints of highest BLEU")
     parser.add_argument("--step", type=int, metavar="N", help="average checkpoints up to this step (the newest)")
     stored_precision_option(parser)
-    about = "the model's default decoding options, such as top_k=5 brevity=1.5"
+    about = "the model's default decoding options, such as num_lengths=5 length_normalization=1.5"
     parser.add_argument("--decoding", nargs="+", default=[], metavar="NAME=VALUE", help=about)
     parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
 
@@ -347,7 +346,7 @@ def serve_options(parser: Parser) -> None:
     """Serve a model over HTTP, with a page that shows the refinement steps.
 
     Serves POST /translate, GET /health, /metrics and /openapi.json, and a page at / (needs the extra serve). Decoding
-    options are the defaults of all requests. A request may set its own mode, strategy, num_steps and top_k.
+    options are the defaults of all requests. A request may set its own mode, strategy, num_steps and num_lengths.
 
     padir serve --port 8000
     """
@@ -361,7 +360,7 @@ def serve_options(parser: Parser) -> None:
         "max_sentences": "maximum number of sentences in a request",
         "max_characters": "maximum number of characters in a sentence",
         "max_steps": "largest num_steps of a request",
-        "max_lengths": "largest top_k and n_best of a request",
+        "max_lengths": "largest num_lengths (or prefix_beam) and n_best of a request",
         "max_queue": "maximum number of sentences in the queue, of all clients; a single client gets half of them",
         "timeout": "seconds that a request may take, without the time for compiling",
     }

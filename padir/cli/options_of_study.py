@@ -136,7 +136,7 @@ def compile_options(parser: Parser) -> None:
     group = parser.add_argument_group("shapes in decoding; each combination is compiled")
     group.add_argument("--batch_size", type=int, nargs="+", default=[1, 32], help="sentences (1 32)")
     group.add_argument("--num_steps", type=int, nargs="+", help="passes that refine a draft (4)")
-    group.add_argument("--top_k", type=int, nargs="+", help="drafts of a sentence (1)")
+    group.add_argument("--num_lengths", type=int, nargs="+", help="drafts of a sentence (1)")
     group.add_argument("--beam", type=int, nargs="+", help="sizes of an autoregressive model's beam (1)")
     sizes = {
         "tokens": "tokens of each sentence, with EOS",
@@ -260,5 +260,5 @@ def analyse_options(parser: Parser) -> None:
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})
     test_set_options(parser, "train", "validation", "test")
     # No subject reads the other options: each looks at one draft of a sentence, or chooses its own.
-    without = ("mode", "top_k", "beam", "length_penalty", "temperature", "n_best", "shortlist", "precision")
+    without = ("mode", "num_lengths", "beam", "length_penalty", "temperature", "n_best", "shortlist", "precision")
     decoding_options(parser, without=without)

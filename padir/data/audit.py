@@ -92,7 +92,7 @@ class Audit:
         self._check_languages()
         if self._controls:
             some = f"{len(self._controls):,} of {self._read:,} pairs, such as pair {self._controls[0]:,},"
-            _log.warning("%s: %s have control characters, which become spaces: are they UTF-8?", self._split, some)
+            _log.warning("%s: %s have control characters, which become spaces: check the encoding", self._split, some)
         if self._split != "train":
             known = int(np.isin(hash_N, self._train).sum())
             if known:

@@ -41,10 +41,11 @@ class Batching:
       max_segments: maximum number of pairs in a packed row; None takes an eighth of row_length.
       row_multiple: the number of rows in a batch is a multiple of this number and of the number of devices that share
         the rows. So in "bucket" mode the batches are the same for all numbers of devices that divide row_multiple.
-      parts: gradient accumulation: a step computes the gradient in this number of parts with equally many rows, one
-        after the other, and adds up the gradients. Use it for batches that are too large for a device's memory. The
-        result differs from the whole batch's only in the last bits and in the noise of dropout. In "bucket" mode the
-        number of rows is also a multiple of this number, so that batches change unless it divides row_multiple.
+      accumulation_steps: gradient accumulation: a step computes the gradient in this number of parts with equally many
+        rows, one after the other, and adds up the gradients. Use it for batches that are too large for a device's
+        memory. The result differs from the whole batch's only in the last bits and in the noise of dropout. In "bucket"
+        mode the number of rows is also a multiple of this number, so that batches change unless it divides
+        row_multiple.
 
     Raises:
       PadirError: a number is below 1, or there is no such mode.
@@ -56,7 +57,7 @@ class Batching:
     mode: Annotated[str, partial(checks.one_of, MODES)] = "pack"
     max_segments: checks.Count | None = None
     row_multiple: checks.Count = 1
-    parts: checks.Count = 1
+    accumulation_steps: checks.Count = 1
 
     @property
     def num_segments(self) -> int:

@@ -70,7 +70,7 @@ def prepare(
     Args:
       records_per_shard: a split with more records is cut into several files.
       placeholders: share of the training pairs in which spans that are equal on both sides become placeholders
-        (`padir.text.spans`). A model trained on these pairs keeps such spans where `Decoding.keep` names them.
+        (`padir.text.spans`). A model trained on these pairs keeps such spans where `Decoding.placeholders` names them.
       overwrite: replace a prepared folder, whatever it was made from.
 
     Raises:

@@ -140,9 +140,9 @@ class PreparedManifest(Manifest):
       vocabulary, limits: vocabulary and length limits that the corpus was prepared with.
       records_per_shard: largest number of records in one file.
       splits: counts and files of each split, by name.
+      text_form: the form of the text that the records hold (`padir.text.normalise.FORMS`).
       distilled: in a distilled folder, the inputs of `padir distill` and the teacher's validation BLEU; else None.
       placeholders: share of the training pairs whose equal spans became placeholders.
-      text_form: the form of the text that the records hold (`padir.text.normalise.FORMS`).
     """
 
     source: CorpusInfo
@@ -150,11 +150,11 @@ class PreparedManifest(Manifest):
     limits: LengthLimits
     records_per_shard: int
     splits: dict[str, SplitInfo]
+    text_form: str
     distilled: dict[str, Any] | None = None
     placeholders: float = 0.0
-    text_form: str = "raw"
 
-    HEADER: ClassVar[dict[str, Any]] = {"format": "padir-prepared", "version": 2}
+    HEADER: ClassVar[dict[str, Any]] = {"format": "padir-prepared", "version": 3}
     REMEDY: ClassVar[str] = REMEDY
 
     def split(self, name: str, folder: object) -> SplitInfo:

@@ -61,21 +61,26 @@ def cross_attention(
 
 
 def links(
-    loaded: LoadedModel, pairs: Sequence[tuple[str, str]], batch_size: int, lengths: Sequence[int] = ()
+    loaded: LoadedModel,
+    pairs: Sequence[tuple[str, str]],
+    batch_size: int,
+    lengths: Sequence[int] = (),
+    truncate: bool = True,
 ) -> list[list[int]]:
     """For each unit of each target, the number of the source's unit that it translates; -1 for none.
 
     Args:
-      pairs: a source and a target each; the ends of long texts have no links.
+      pairs: a source and a target each.
       lengths: allowed lengths of the rows of sources; () allows multiples of 8.
+      truncate: leave the end of a text that is too long without links instead of raising an error.
 
     Raises:
       PadirError: the model's canvas is no sentence, and it cannot write from left to right.
     """
     loaded = loaded.reader("align words")
     first = 1 if loaded.card.config.length_token else 0
-    sources, _ = loaded.source_tokens([source for source, _ in pairs], truncate=True)
-    targets, _ = loaded.tokens([target for _, target in pairs], truncate=True, name="target")
+    sources, _ = loaded.source_tokens([source for source, _ in pairs], truncate)
+    targets, _ = loaded.tokens([target for _, target in pairs], truncate, name="target")
     found: list[list[int]] = [[] for _ in pairs]
     for some in sorted_batches(range(len(pairs)), batch_size, lambda i: (len(sources[i]), len(targets[i]))):
         source_BS = loaded.padded([sources[i] for i in some], batch_size, lengths)
@@ -100,11 +105,11 @@ def links(
 
 
 def align_words(
-    loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str], batch_size: int, truncate: bool
 ) -> list[list[tuple[int, int]]]:
     """Links between the words of sentence pairs (`Translator.align`), which the model reads in plain form."""
     pairs = [*zip(loaded.read(sources), loaded.read(targets), strict=True)]
-    found = links(loaded, [(source.text, target.text) for source, target in pairs], batch_size)
+    found = links(loaded, [(source.text, target.text) for source, target in pairs], batch_size, (), truncate)
     aligned = []
     for (source, target), own in zip(pairs, found, strict=True):
         linked = word_links(source.text, target.text, own)

@@ -22,7 +22,6 @@ from padir.decoding.translation import Translation, broken, clean, without_repea
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.encoder import Encoded
-from padir.models.length import log_probs
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS, sorted_batches
 from padir.text.marks import Marked
@@ -108,26 +107,26 @@ class Candidate(NamedTuple):
     fixed: Sequence[int] = ()
 
 
-def candidates(lengths: Sequence[int], draws: int, max_length: int) -> list[Candidate]:
+def candidates(lengths: Sequence[int], num_drafts: int, max_length: int) -> list[Candidate]:
     """The drafts that decoding tries for one sentence, most likely length first, without duplicates.
 
-    >>> [each.length for each in candidates([5, 1, 2], draws=1, max_length=4)]
+    >>> [each.length for each in candidates([5, 1, 2], num_drafts=1, max_length=4)]
     [4, 2]
     """
     tried = dict.fromkeys(min(max(SHORTEST, length), max_length) for length in lengths)
-    return [Candidate(length, draw) for length in tried for draw in range(draws)]
+    return [Candidate(length, draw) for length in tried for draw in range(num_drafts)]
 
 
 def candidate_rows(
-    length_BK: Int[Array, "B K"], draws: int, max_length: int
+    length_BK: Int[Array, "B K"], num_drafts: int, max_length: int
 ) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
-    """Lengths and draws of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
+    """Lengths and draft numbers of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
 
-    >>> candidate_rows(jnp.array([[5, 1]]), draws=2, max_length=4)[0].tolist()
+    >>> candidate_rows(jnp.array([[5, 1]]), num_drafts=2, max_length=4)[0].tolist()
     [[4, 4, 2, 2]]
     """
-    length_BN = jnp.repeat(jnp.clip(length_BK, SHORTEST, max_length), draws, axis=1)
-    draw_N = jnp.tile(jnp.arange(draws), length_BK.shape[1])
+    length_BN = jnp.repeat(jnp.clip(length_BK, SHORTEST, max_length), num_drafts, axis=1)
+    draw_N = jnp.tile(jnp.arange(num_drafts), length_BK.shape[1])
     return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)
 
 
@@ -147,7 +146,7 @@ def choose(
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
-    if not loaded.card.config.readout.sized_by_target:
+    if not loaded.card.config.geometry.sized_by_target:
         rows = [[row for row in own if row == own[0] or drafts.log_prob_R[row] != -np.inf] for own in rows]
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
@@ -217,11 +216,10 @@ def _hypotheses(
     loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
 ) -> list[list[Hypothesis]]:
     """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
-    length_log_prob_BM = on_host(log_probs(batch.encoded.length))
     read = decoding.rule.reads_text or decoding.n_best > 0
     again: dict[int, tuple[float, int]] = {}
     if isinstance(decoding.rule, CausalScore):
-        again = _read_again(loaded, decoding, batch, rows, drafts, decoding.rule.margin)
+        again = _read_again(loaded, decoding, batch, rows, drafts)
 
     def hypothesis(b: int, row: int) -> Hypothesis:
         made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
@@ -229,8 +227,6 @@ def _hypotheses(
             made = made._replace(
                 text=draft_text(loaded, decoding, *drafts.row(row), batch.source.texts[b], batch.source.repeats(b))
             )
-        if length_log_prob_BM is not None:
-            made = made._replace(length_log_prob=float(length_log_prob_BM[b, drafts.length_R[row] - 1]))
         return made._replace(again=again.get(row))
 
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
@@ -242,31 +238,25 @@ def _read_again(
     batch: EncodedBatch,
     rows: list[list[int]],
     drafts: Drafts,
-    margin: float | None,
 ) -> dict[int, tuple[float, int]]:
-    """`Hypothesis.again` of the rows that a dual model's decoder reads, all in one pass (`CausalScore.margin`)."""
-    near: dict[int, list[int]] = {}
-    for b, own in enumerate(rows):
-        best = max(drafts.log_prob_R[own])
-        close = [row for row in own if margin is None or drafts.log_prob_R[row] > best - margin]
-        if len(close) > 1:
-            near[b] = close
-    if not near:
+    """`Hypothesis.again` of the rows of sentences with several: a dual model's decoder reads all in one pass."""
+    several = {b: own for b, own in enumerate(rows) if len(own) > 1}
+    if not several:
         return {}
     # Few sizes of batches, so that few programs are compiled; sentences that devices share stay where they are.
     size = batch.source_BS.shape[0]
     some = [*range(size)]
-    if loaded.mesh is None and (room := 1 << (len(near) - 1).bit_length()) < size:
-        some = [*near, *[next(iter(near))] * (room - len(near))]
+    if loaded.mesh is None and (room := 1 << (len(several) - 1).bit_length()) < size:
+        some = [*several, *[next(iter(several))] * (room - len(several))]
     most = drafts.length_R.size // size
     targets: list[list[list[int]]] = [[[]] * most for _ in some]
-    places = {b: some.index(b) for b in near}
+    places = {b: some.index(b) for b in several}
     for b, place in places.items():
         repeats = batch.source.repeats(b)
-        own = [[*draft_tokens(loaded, decoding, *drafts.row(row), repeats), EOS] for row in near[b]]
+        own = [[*draft_tokens(loaded, decoding, *drafts.row(row), repeats), EOS] for row in several[b]]
         targets[place] = own + [[]] * (most - len(own))
     width = drafts.tokens_RL.shape[1]
-    if not loaded.card.config.readout.sized_by_target:  # a canvas of twice the source, mostly blanks
+    if not loaded.card.config.geometry.sized_by_target:  # a canvas of twice the source, mostly blanks
         # Where targets fit into rows as long as those of sources, fewer programs are compiled.
         longest = max(len(target) for own in targets for target in own)
         width = min(width, padded_length(longest, batch.source_BS.shape[1:]))
@@ -280,7 +270,7 @@ def _read_again(
     return {
         row: (float(log_prob_BN[place, n]), len(targets[place][n]))
         for b, place in places.items()
-        for n, row in enumerate(near[b])
+        for n, row in enumerate(several[b])
     }
 
 
@@ -310,7 +300,7 @@ def draft_tokens(
     """
     if decoding.drops_repeats and not whole:
         return without_repeats(tokens_L, free_L, loaded.tokenizer.copied | repeats)
-    return tokens_L[loaded.card.config.readout.kept(tokens_L, free_L, loaded.model.ids)].tolist()
+    return tokens_L[loaded.card.config.geometry.kept(tokens_L, free_L, loaded.model.ids)].tolist()
 
 
 def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):

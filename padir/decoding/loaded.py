@@ -24,7 +24,7 @@ from padir.models.transformer import Transformer
 from padir.text.ids import EOS
 from padir.text.marks import Marked, mark
 from padir.text.normalise import Normalised, composed
-from padir.text.tokenizer import Tokenizer
+from padir.text.tokenizer import Tokenizer, surrogates_error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,13 +101,13 @@ class LoadedModel:
           PadirError: the model has no such side, so that it cannot do the task.
         """
         if not self._aligns:
-            what = f"a {self.card.config.readout.name} model cannot {task}, because its canvas is no sentence"
+            what = f"a {self.card.config.geometry.name} model cannot {task}, because its canvas is no sentence"
             raise PadirError(what, remedy="take a dual model, whose causal side can")
-        return self if self.card.config.readout.sized_by_target else self.side("causal")
+        return self if self.card.config.geometry.sized_by_target else self.side("causal")
 
     @property
     def _aligns(self) -> bool:
-        return self.card.config.dual or self.card.config.readout.sized_by_target
+        return self.card.config.dual or self.card.config.geometry.sized_by_target
 
     def _in_precision(self, precision: str | None) -> LoadedModel:
         if precision in (None, self.card.config.dtype):
@@ -132,38 +132,42 @@ class LoadedModel:
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
 
-    def normalised(self, texts: Sequence[str], keep: Sequence[str] = ()) -> list[Normalised]:
-        """Texts in the form that the model was trained with, and what stands around each."""
+    def normalised(self, texts: Sequence[str], kinds: Sequence[str] = ()) -> list[Normalised]:
+        """Texts in the form that the model was trained with, and what stands around each; refuses surrogates."""
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:
+            raise surrogates_error() from None
         if self.card.text_form == "raw":
             return [Normalised(text) for text in texts]
-        return [self.tokenizer.normalised(text, keep) for text in texts]
+        return [self.tokenizer.normalised(text, kinds) for text in texts]
 
     def read(self, texts: Sequence[str]) -> list[Normalised]:
         """As `normalised`, but a text without letters is read, too, and not left out."""
         pairs = zip(texts, self.normalised(texts), strict=True)
         return [read if read.text else Normalised(composed(text)) for text, read in pairs]
 
-    def marked(self, texts: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
-        """Texts with marks for the spans of `Decoding.keep`, and the spans of each text; None for a text without any.
+    def marked(self, texts: Sequence[str], kinds: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
+        """Texts with marks for the spans of `Decoding.placeholders`, and the spans of each text, or None without any.
 
         A text that has no words beside its spans becomes "".
 
         Raises:
           PadirError: the model cannot give lost spans their places (`reader`).
         """
-        if keep:
+        if kinds:
             self.reader("keep words")
         placeholders = self.card.ids.num_placeholders > 0 and self._aligns
-        if not keep and not placeholders:
+        if not kinds and not placeholders:
             return [*texts], [None] * len(texts)
-        found = [mark(text, keep, placeholders) for text in texts]
+        found = [mark(text, kinds, placeholders) for text in texts]
         return [text if own is None else own.text for text, own in zip(texts, found, strict=True)], found
 
     @property
     def longest_source(self) -> int:
         """Largest number of source tokens, without EOS."""
         config = self.card.config
-        return config.readout.longest_source(config.max_length) - 1
+        return config.geometry.longest_source(config.max_length) - 1
 
     def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
         """Token lists with EOS, and the indices of the texts that were cut; `name` is the noun for a text in messages.

@@ -41,7 +41,6 @@ Mode: TypeAlias = Literal["refine", "causal"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 MODES: tuple[Mode, ...] = typing.get_args(Mode)
 MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
-_MOST_SENTENCES = 64  # maximum number that prefix beam search keeps of one canvas, whose work grows with the square
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
 Weight = Annotated[float, partial(checks.within, 0, 1_000)]
 Exponent = Annotated[float, partial(checks.within, 0, 10)]
@@ -54,13 +53,12 @@ class DecodingOptions(TypedDict, total=False):
     num_steps: int
     strategy: Strategy | str | None
     canvas: Corruption | str | None
-    top_k: int
-    adjacent: bool
-    draws: int
-    length_weight: float
+    num_lengths: int
+    length_window: bool
+    prefix_beam: int
+    num_drafts: int
     rerank: Rerank | str
-    brevity: float
-    margin: float | None
+    length_normalization: float
     drop_repeats: bool | None
     blank_penalty: float
     beam: int
@@ -71,7 +69,7 @@ class DecodingOptions(TypedDict, total=False):
     batch_size: int
     seed: int
     precision: Precision | None
-    keep: Sequence[str]
+    placeholders: Sequence[str]
 
 
 def _option(default: Any, about: str, *modes: str) -> Any:
@@ -89,18 +87,15 @@ class Decoding:
       num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy, or its name with options ("threshold:tau=0.9"); None for the model's own.
       canvas: the corruption that makes drafts, or its name; None for the corruption that the model was trained with.
-      top_k: number of candidates: of the most likely lengths; where a canvas has one length, of its most likely
-        sentences, which prefix beam search finds in the last pass.
-      adjacent: try the most likely length and its neighbours (`padir.models.length.top_lengths`) instead of the top_k
+      num_lengths: number of the most likely lengths to try.
+      length_window: try the most likely length and its neighbours (`padir.models.length.top_lengths`) in place of the
         most likely lengths, which may be far from each other.
-      draws: number of random drafts of each length, or number of samples.
-      length_weight: weight of the length's log-probability in the rule "own".
+      prefix_beam: number of sentences that prefix beam search reads out of a CTC model's canvas in the last pass.
+      num_drafts: number of random drafts of each length, or number of samples.
       rerank: the rule that chooses among hypotheses: a name of `RULES`, an autoregressive model (its directory, or the
         name of one that comes with padir), or a rule of your own. A single draft leaves no choice: "own" scores it,
         whichever rule is named.
-      brevity: exponent b of rules that divide a log-probability by tokens ** b.
-      margin: the rule "causal" chooses among candidates whose log-probability is less than this below the greatest one.
-        None means all.
+      length_normalization: exponent b of rules that divide a log-probability by tokens ** b.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.
       blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
@@ -117,14 +112,14 @@ class Decoding:
       seed: seed of the random drafts, or of sampling; equal sentences get equal drafts and equal samples.
       precision: "int8" (faster on CPUs) and "bfloat16" (faster on GPUs and TPUs) change translations slightly; None
         computes as the model's configuration says.
-      keep: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls", "numbers"
-        (`padir.text.spans.KINDS`), or regular expressions.
+      placeholders: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls",
+        "numbers" (`padir.text.spans.KINDS`), or regular expressions.
       card_options: the options of a card that names a mode, which `changed` reads when it changes the mode.
 
     Raises:
       PadirError: a number is out of its range, or a field has a value of the wrong type.
 
-    >>> Decoding(top_k=5, strategy="threshold:tau=0.8").strategy.tau
+    >>> Decoding(num_lengths=5, strategy="threshold:tau=0.8").strategy.tau
     0.8
     """
 
@@ -136,16 +131,17 @@ class Decoding:
     num_steps: Passes = _option(4, "maximum number of decoder passes", "refine")
     strategy: StrategyOption | None = _option(None, "refinement strategy, such as threshold:tau=0.9", "refine")
     canvas: CanvasOption | None = _option(None, "corruption that makes drafts, such as mask", "refine")
-    top_k: checks.Count = _option(1, "most likely lengths to try, or sentences to read out of one canvas", "refine")
-    adjacent: bool = _option(False, "try the most likely length and its neighbours as the lengths of top_k", "refine")
-    draws: checks.Count = _option(1, "random drafts of each length, or samples; the best is kept", "refine", "causal")
-    length_weight: Weight = _option(0.0, "rerank own: weight of the length's log-probability", "refine")
+    num_lengths: checks.Count = _option(1, "most likely lengths to try", "refine")
+    length_window: bool = _option(False, "try the most likely length and its neighbours", "refine")
+    prefix_beam: checks.Count = _option(1, "CTC: most likely sentences to read out of a canvas", "refine")
+    num_drafts: checks.Count = _option(
+        1, "random drafts of each length, or samples; the best is kept", "refine", "causal"
+    )
     rerank: Rerank | str = _option(
         "own", "choose among hypotheses by own | causal | mbr | mbr_bleu | an autoregressive model", "refine"
     )
-    brevity: Exponent = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
-    margin: Weight | None = _option(
-        None, "rerank causal: choose among candidates less than this log-probability below the best", "refine"
+    length_normalization: Exponent = _option(
+        1.0, "rerank: divide the log-probability by tokens to this power", "refine"
     )
     drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
     blank_penalty: Weight = _option(0.0, "lowers the blank's logit: longer translations", "refine")
@@ -157,7 +153,7 @@ class Decoding:
     batch_size: checks.Count = _option(32, "sentences decoded at once")
     seed: checks.CountOrZero = _option(0, "seed of random drafts, or of sampling")
     precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")
-    keep: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
+    placeholders: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
     card_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self):
@@ -165,24 +161,24 @@ class Decoding:
         for name, make in _FROM_TEXT.items():
             if isinstance(value := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, make(value))
-        kinds = (self.keep,) if isinstance(self.keep, str) else self.keep
+        kinds = (self.placeholders,) if isinstance(self.placeholders, str) else self.placeholders
         composed = dict.fromkeys(unicodedata.normalize("NFC", kind) for kind in kinds)
-        object.__setattr__(self, "keep", tuple(composed))
-        check_kinds(self.keep)
+        object.__setattr__(self, "placeholders", tuple(composed))
+        check_kinds(self.placeholders)
         self.check_work(4_096, MOST_PASSES)
 
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
-        drafts = self.draws * self.top_k
-        checks.within(0, most, **{"draws x top_k": drafts, "beam": self.beam, "n_best": self.n_best})
-        checks.within(0, most_passes, **{"num_steps x draws x top_k": self.num_steps * drafts})
+        product = "num_drafts x num_lengths x prefix_beam"
+        checks.within(0, most, **{product: self.num_hypotheses, "beam": self.beam, "n_best": self.n_best})
+        checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * self.num_hypotheses})
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values. Another mode resets the options that do not apply to it.
 
         Options that apply to the new mode, and not to the old one, get the values of the model's card.
 
-        >>> Decoding(top_k=5).changed(num_steps=2).top_k
+        >>> Decoding(num_lengths=5).changed(num_steps=2).num_lengths
         5
         """
         if unknown := changes.keys() - option_table().keys():
@@ -202,6 +198,11 @@ class Decoding:
         return dataclasses.replace(self, **{name: getattr(Decoding, name) for name in names})
 
     @property
+    def num_hypotheses(self) -> int:
+        """The number of hypotheses of a sentence that refining compares."""
+        return self.num_drafts * self.num_lengths * self.prefix_beam
+
+    @property
     def drops_repeats(self) -> bool:
         """True if repeated tokens are removed: as `drop_repeats` says, or for None with the strategy "padir" alone."""
         return getattr(self.strategy, "drops_repeats", False) if self.drop_repeats is None else self.drop_repeats
@@ -210,13 +211,13 @@ class Decoding:
     def rule(self) -> Rerank:
         """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names."""
         rerank = self.rerank
-        return rule_of(rerank, self.brevity, self.length_weight, self.margin) if isinstance(rerank, str) else rerank
+        return rule_of(rerank, self.length_normalization) if isinstance(rerank, str) else rerank
 
     @property
     def search(self) -> Beam | Sampling:
         """The search of a causal model: sampling above temperature 0, else beam search."""
         if self.temperature:
-            return Sampling(self.temperature, self.draws)
+            return Sampling(self.temperature, self.num_drafts)
         return Beam(self.beam, self.length_penalty)
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
@@ -267,7 +268,7 @@ class Option(NamedTuple):
 def option_table() -> dict[str, Option]:
     """All decoding options by name, in order.
 
-    >>> option_table()["top_k"].kind, option_table()["top_k"].default
+    >>> option_table()["num_lengths"].kind, option_table()["num_lengths"].default
     (<class 'int'>, 1)
     """
     found = {}
@@ -297,12 +298,12 @@ def check_n_best(n_best: int, most: int) -> None:
     """Raises a PadirError if more hypotheses are to be listed than a sentence has."""
     if n_best > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
-        raise PadirError("n_best", expected, n_best, "raise top_k or draws")
+        raise PadirError("n_best", expected, n_best, "raise num_lengths, prefix_beam or num_drafts")
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options, by its card: for the card's mode; the default `top_k` is `length_unit`."""
-    own: Any = {"top_k": card.config.length_unit} | card.decoding
+    """A model's own options, by its card: for the card's mode; the default `num_lengths` is `length_unit`."""
+    own: Any = {"num_lengths": card.config.length_unit} | card.decoding
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
             raise PadirError(f"a card cannot set {min(wrong)}, which each translation sets")
@@ -310,8 +311,8 @@ def default_decoding(card: ModelCard) -> Decoding:
             if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
                 raise PadirError(f"a card cannot name a file or another model as {name}")
         decoding = Decoding().changed(**own)  # with the options of all modes, to check every value
-        if {*decoding.keep} - {*KINDS}:
-            raise PadirError("a card cannot set patterns of keep")
+        if {*decoding.placeholders} - {*KINDS}:
+            raise PadirError("a card cannot set patterns of placeholders")
         decoding.check_work(64, 4_096)  # strangers write cards
         here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
         base = dataclasses.replace(Decoding(), card_options=own if decoding.mode else {})
@@ -342,36 +343,34 @@ def resolve(
             raise foreign_option(name, mode, config)
     decoding = dataclasses.replace(decoding, mode=mode)
     if mode != "refine":
-        if decoding.draws > 1 and not decoding.temperature:
-            raise PadirError("draws", "1 without a temperature", decoding.draws, "give a temperature above 0")
+        if decoding.num_drafts > 1 and not decoding.temperature:
+            raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
         return decoding
     assert corruption is not None and strategy is not None
     _check_rerank(decoding, config)
     decoding = decoding.filled(corruption, strategy)
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
-    readout = config.readout
-    of_model = f"for a {readout.name} model"
-    if not readout.sized_by_target and decoding.top_k > _MOST_SENTENCES:
-        raise PadirError("top_k", f"at most {_MOST_SENTENCES} {of_model}", decoding.top_k)
-    if not readout.sized_by_target and decoding.top_k > 1 and (decoding.adjacent or decoding.draws > 1):
-        name = "adjacent" if decoding.adjacent else "draws"
-        remedy = "leave it out: top_k sentences are read out of one canvas"
-        raise PadirError(f"{name} does not apply to top_k {of_model}", remedy=remedy)
-    if readout.position_head is None and decoding.blank_penalty:
-        remedy = "leave it out, because the model writes no blanks"
-        raise PadirError("blank_penalty", f"0 {of_model}", decoding.blank_penalty, remedy)
+    readout = config.geometry
+    for name, most in readout.limits.items():
+        value = getattr(decoding, name)
+        if value is not None and value > most:
+            expected = "False" if most is False else f"at most {most}"
+            remedy = "leave it out"
+            if name in ("num_lengths", "prefix_beam"):
+                remedy = f"set {readout.several} for several hypotheses"
+            raise PadirError(name, f"{expected} for a {readout.name} model", value, remedy)
+    if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
+        remedy = "leave one of them out: the sentences are read out of one canvas"
+        raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
     if readout.merges_repeats:
-        if decoding.drop_repeats:
-            remedy = "leave it out, because this model always merges equal neighbours"
-            raise PadirError("drop_repeats", f"None or False {of_model}", True, remedy)
         decoding = dataclasses.replace(decoding, drop_repeats=False)
     check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
-    if decoding.top_k * decoding.draws == 1 and isinstance(decoding.rerank, str):
-        decoding = dataclasses.replace(decoding, rerank="own", margin=None)  # a single draft leaves a rule no choice
-    if decoding.draws > 1 and canvas.deterministic:
+    if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
+        decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
+    if decoding.num_drafts > 1 and canvas.deterministic:
         remedy = "try more lengths, because all drafts would be equal"
-        raise PadirError("draws", "1 for a canvas without randomness", decoding.draws, remedy)
+        raise PadirError("num_drafts", "1 for a canvas without randomness", decoding.num_drafts, remedy)
     return decoding
 
 
@@ -391,10 +390,7 @@ def _check_rerank(decoding: Decoding, config: ModelConfig) -> None:
     if isinstance(rerank, str) and rerank not in RULES:
         _ = decoding.rule  # raises if there is no such model
     named = rerank if isinstance(rerank, str) else ""
-    own, causal = ("brevity", "length_weight"), ("brevity", "margin")
-    reads = {"own": own, "causal": causal, "mbr": (), "mbr_bleu": (), "": ()}.get(named, ("brevity",))
-    for name in ("brevity", "length_weight", "margin"):
-        if name not in reads and getattr(decoding, name) != getattr(Decoding, name):
-            belongs = {"brevity": "own, causal, a model", "length_weight": "own", "margin": "causal"}[name]
-            remedy = "leave one of them out" if named else "set it in the rule itself"
-            raise PadirError(f"{name} applies only to the rerank rules {belongs}", got=rerank, remedy=remedy)
+    reads = not named.startswith("mbr") if named else False
+    if decoding.length_normalization != Decoding.length_normalization and not reads:
+        what = "length_normalization applies only to the rerank rules own, causal, a model"
+        raise PadirError(what, got=rerank, remedy="leave one of them out" if named else "set it in the rule itself")

@@ -9,7 +9,7 @@ A model that refines drafts (`RefiningPipeline`):
 
 A causal model (`CausalPipeline`): `write` encodes and searches from left to right; `read` makes text of the best rows.
 `run` takes a batch through all stages, which `stages` yields. The last stage ends with `put_back`, which gives the
-spans of `Decoding.keep` their places.
+spans of `Decoding.placeholders` their places.
 """
 
 from __future__ import annotations
@@ -82,11 +82,6 @@ class RefiningPipeline:
     counts: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
 
-    @property
-    def _beam(self) -> int:
-        """Number of sentences that are read out of each canvas: candidates, where these are not lengths."""
-        return 1 if self.loaded.card.config.readout.sized_by_target else self.decoding.top_k
-
     def run(self, source: SourceBatch) -> list[Translation]:
         """Translates a batch."""
         return [value for _, value in self.stages(source)][-1]
@@ -116,15 +111,14 @@ class RefiningPipeline:
         if given is not None:
             lengths = [[length] for length in given]
         else:
-            top_k = 1 if self._beam > 1 else decoding.top_k
-            length_BK, _ = on_host(top_lengths(batch.encoded.length, top_k, decoding.adjacent))
+            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.num_lengths, decoding.length_window))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
         longest = self.loaded.card.config.max_length
         if not (templates := batch.source.templates):
-            return [candidates(each, decoding.draws, longest) * self._beam for each in lengths]
+            return [candidates(each, decoding.num_drafts, longest) * self.decoding.prefix_beam for each in lengths]
         tried = []
         for own, few in zip(templates, lengths, strict=True):
-            each_length = candidates([own.length(n) for n in few], decoding.draws, longest)
+            each_length = candidates([own.length(n) for n in few], decoding.num_drafts, longest)
             # Each way to share out the gaps is a candidate.
             tried.append([each._replace(fixed=row) for each in each_length for row in own.rows(each.length)])
         return tried
@@ -178,7 +172,7 @@ class RefiningPipeline:
         decoding, loaded = self.decoding, self.loaded
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.source_BS.shape[0]
-        if self._beam > 1:  # all candidates of a sentence are read out of one canvas
+        if self.decoding.prefix_beam > 1:  # all candidates of a sentence are read out of one canvas
             tried = [own[:1] for own in tried]
         most = max(map(len, tried))
         most = min((count for count in self.counts if count >= most), default=most)
@@ -201,7 +195,7 @@ class RefiningPipeline:
             rows_at_once=rows_together(length, loaded.platform) if loaded.mesh is None else None,
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
-            beam=self._beam,
+            beam=self.decoding.prefix_beam,
         )
         return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence, fixed_RL=fixed_RL), {
             "options": options,

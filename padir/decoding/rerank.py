@@ -31,7 +31,6 @@ class Hypothesis(NamedTuple):
       text: the hypothesis as text; "" for a rule that reads no text.
       log_prob, tokens: sum of the tokens' log-probabilities, each from the step that wrote the token last, and number
         of tokens. EOS does not count, because the length determines its position.
-      length_log_prob: log-probability of the length; None if the length head is no classifier.
       again: log-probability and number of tokens by the model that reads the finished draft again (`CausalScore`);
         None if it does not.
     """
@@ -39,7 +38,6 @@ class Hypothesis(NamedTuple):
     text: str
     log_prob: float
     tokens: int
-    length_log_prob: float | None = None
     again: tuple[float, int] | None = None
 
 
@@ -60,55 +58,41 @@ class Rerank(Protocol):
 
 @checks.settings
 class OwnScore:
-    """Score (log-probability of the tokens + length_weight * log-probability of the length) / tokens ** brevity.
+    """Score log-probability of the tokens / tokens ** length_normalization.
 
-    brevity=1 gives the mean per token, brevity=0 the sum; brevity=0 with length_weight=1 gives the joint
-    log-probability of length and tokens. A smaller exponent favours shorter hypotheses.
+    An exponent of 1 gives the mean per token, 0 the sum. A smaller exponent favours shorter hypotheses.
 
     Attributes:
-      brevity: exponent of the number of tokens.
-      length_weight: weight of the length head's log-probability.
-
-    Raises:
-      PadirError: when called, length_weight is above 0 and the length head gives no probabilities.
+      length_normalization: exponent of the number of tokens.
     """
 
-    brevity: checks.NotNegative = 1.0
-    length_weight: checks.NotNegative = 0.0
+    length_normalization: checks.NotNegative = 1.0
     reads_text = False
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        return [[self.of(each.log_prob, each.tokens, each.length_log_prob) for each in row] for row in hypotheses]
+        return [[self.of(each.log_prob, each.tokens) for each in row] for row in hypotheses]
 
-    def of(self, log_prob: Any, tokens: Any, length_log_prob: Any = None) -> Any:
+    def of(self, log_prob: Any, tokens: Any) -> Any:
         """Computes the score from the numbers of one hypothesis, or from arrays of numbers.
 
-        >>> OwnScore(brevity=0.0).of(-3.0, 6)
+        >>> OwnScore(length_normalization=0.0).of(-3.0, 6)
         -3.0
         """
-        if self.length_weight:
-            if length_log_prob is None:
-                what = "length_weight needs a length head that gives probabilities ('token'); this model's gives none"
-                raise PadirError(what, remedy="use length_weight=0")
-            log_prob = log_prob + self.length_weight * length_log_prob
-        return _normalised(log_prob, tokens, self.brevity)
+        return _normalised(log_prob, tokens, self.length_normalization)
 
 
 @checks.settings
 class CausalScore:
-    """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
+    """Score by a dual model's own autoregressive side: log-probability / tokens ** length_normalization.
 
     One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens. A beginning that
     several share is computed once (`padir.decoding.autoregressive.PrefixTrees`). The encoder does not run again.
 
     Attributes:
-      brevity: exponent of the number of tokens; 1 is the mean.
-      margin: the decoder reads hypotheses whose log-probability is less than this below the greatest one, if there are
-        several; None means all. The others come after them, with their log-probabilities as scores.
+      length_normalization: exponent of the number of tokens; 1 is the mean.
     """
 
-    brevity: checks.NotNegative = 1.0
-    margin: checks.NotNegative | None = None
+    length_normalization: checks.NotNegative = 1.0
     reads_text = False
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
@@ -116,12 +100,13 @@ class CausalScore:
 
     def of(self, log_prob: Any, tokens: Any) -> Any:
         """Computes the score from the numbers of `Hypothesis.again`, or from arrays of them."""
-        return _normalised(log_prob, tokens, self.brevity)
+        return _normalised(log_prob, tokens, self.length_normalization)
 
 
 @checks.settings
 class Rescore:
-    """Score by another model: log-probability / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
+    """Score by another model: log-probability / tokens ** length_normalization, or noisy parallel decoding (Gu et al.,
+    2018).
 
     `padir.decoding.translator.rescorer` makes this rule from an autoregressive model's directory. Texts in another
     language than `target_language` ("" for any) are refused.
@@ -129,12 +114,12 @@ class Rescore:
     Attributes:
       score_fn: the other model as a function from (sources, targets) to (log-probability, tokens) of each target; None
         for a rule that only names a model.
-      brevity: exponent of the number of tokens, in the other model's pieces; 1 is the mean.
+      length_normalization: exponent of the number of tokens, in the other model's pieces; 1 is the mean.
       name: the other model's name in tables.
     """
 
     score_fn: ScoreFn | None
-    brevity: checks.NotNegative = 1.0
+    length_normalization: checks.NotNegative = 1.0
     name: str = ""
     target_language: str = ""
     reads_text = True
@@ -148,7 +133,10 @@ class Rescore:
         assert self.score_fn is not None
         scored = iter(self.score_fn(repeated, texts))
         return [
-            [_normalised(log_prob, tokens, self.brevity) for _, (log_prob, tokens) in zip(row, scored, strict=False)]
+            [
+                _normalised(log_prob, tokens, self.length_normalization)
+                for _, (log_prob, tokens) in zip(row, scored, strict=False)
+            ]
             for row in hypotheses
         ]
 
@@ -182,27 +170,27 @@ class MinimumBayesRisk:
         return results
 
 
-def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
-    return log_prob / (tokens + (tokens == 0)) ** brevity  # works for numbers and arrays, unlike `max`
+def _normalised(log_prob: Any, tokens: Any, length_normalization: float) -> Any:
+    return log_prob / (tokens + (tokens == 0)) ** length_normalization  # works for numbers and arrays, unlike `max`
 
 
 RULES = ("own", "causal", "mbr", "mbr_bleu")
 """Names of the rules that need no other model."""
 
 
-def rule_of(name: str, brevity: float = 1.0, length_weight: float = 0.0, margin: float | None = None) -> Rerank:
+def rule_of(name: str, length_normalization: float = 1.0) -> Rerank:
     """Makes a rule of `RULES`, or one that rescores with a model, which `Translator.resolved` loads.
 
-    >>> rule_of("own", brevity=0.5)
-    OwnScore(brevity=0.5, length_weight=0.0)
+    >>> rule_of("own", length_normalization=0.5)
+    OwnScore(length_normalization=0.5)
     """
     if name == "own":
-        return OwnScore(brevity, length_weight)
+        return OwnScore(length_normalization)
     if name == "causal":
-        return CausalScore(brevity, margin)
+        return CausalScore(length_normalization)
     if name in RULES:
         return MinimumBayesRisk("bleu" if name == "mbr_bleu" else "chrf")
     if os.sep not in name and not model_folder(name).exists():
         what = f"rerank {name!r} is neither a rule nor a model directory"
         raise PadirError(what, remedy=nearest(name, [*RULES, *PRETRAINED]))
-    return Rescore(None, brevity, name)
+    return Rescore(None, length_normalization, name)

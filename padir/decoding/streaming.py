@@ -72,17 +72,18 @@ def translate_lines(
     """Translates lines chunk by chunk.
 
     Args:
-      warn: gets a message for each line that was cut.
+      warn: gets a message for each line that was cut, and one at the end about empty translations.
       ready: says whether the next line is there; if it is not, the lines that were read are translated first.
       progress: gets the number of lines, or of their sentences, translated since its last call.
       split: translate each sentence of a line by itself.
       how: further arguments of `Translator.translate`, such as `trace` and `template`.
     """
-    done_before = 0
+    done_before = empty = first_empty = 0
     source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
         paragraphs = [
-            Paragraph.split(line, source_language, decoding.keep) if split else Paragraph.whole(line) for line in chunk
+            Paragraph.split(line, source_language, decoding.placeholders) if split else Paragraph.whole(line)
+            for line in chunk
         ]
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
         results = translator.translate(sentences, decoding, truncate=True, progress=progress, **how)
@@ -90,8 +91,15 @@ def translate_lines(
         for number, line in enumerate(done, done_before + 1):
             if line.translation.truncated:
                 warn(f"line {number} is longer than the model takes: its end was not translated")
+            if any(not result.text.strip() and any(map(str.isalpha, text)) for text, result in line.sentences):
+                first_empty = first_empty or number
+                empty += 1
         yield done
         done_before += len(chunk)
+    if empty:
+        warn(
+            f"empty translations of lines with words: {empty:,}, the first of line {first_empty}: check their language"
+        )
 
 
 def join_sentences(

@@ -141,11 +141,11 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
     if decoding.shortlist is not None:
         raise PadirError("a template needs all ids: leave the shortlist out")
     prefixes = all(each.prefix is not None for each in templates)
-    modes: list[Mode] = ["refine"] if not config.causal and config.readout.sized_by_target else []
+    modes: list[Mode] = ["refine"] if not config.causal and config.geometry.sized_by_target else []
     if (config.causal or config.dual) and prefixes:
         modes.append("causal")
     if not modes:
-        what = "a model that writes from left to right" if config.causal else f"a {config.readout.name} model"
+        what = "a model that writes from left to right" if config.causal else f"a {config.geometry.name} model"
         remedy = "give a prefix, such as 'I went ___'" if config.causal or config.dual else "take another model"
         raise PadirError(f"{what} cannot hold these words", remedy=remedy)
     longest = max((each.least for each in templates), default=0)
@@ -156,7 +156,7 @@ def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig)
     if chosen == "refine" and any(each.parts.count(0) > 1 for each in templates):
         # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
         rule = decoding.rule
-        decoding = dataclasses.replace(decoding.without("brevity", "length_weight", "margin"), rerank=rule)
+        decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
     if chosen == mode:
         return decoding
     _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)

@@ -4,11 +4,11 @@
    however often the source words stand in the sentence.
 2. Else word alignment finds the words that translate the source words of each missing term (`Placing`).
 3. Where a canvas can hold words, the sentence is refined again around the terms (`Template`). A sentence with spans of
-   `Decoding.keep` is not, because the model reads marks in their places.
+   `Decoding.placeholders` is not, because the model reads marks in their places.
 4. A term that is still missing replaces its aligned words in the text. For a model that writes from left to right, this
    step is enough: to continue after the term instead costs 3 times as much and gains half a point of BLEU.
 
-Terms do not apply inside the spans of `Decoding.keep`, which stay as they are.
+Terms do not apply inside the spans of `Decoding.placeholders`, which stay as they are.
 """
 
 from __future__ import annotations
@@ -144,12 +144,14 @@ def hold_terms(
     sources = zip(texts, marked, made, strict=True)
     texts = [_read(translator, text, own) if result.truncated else text for text, own, result in sources]
     edits = _edits(translator, texts, made, decoding, terms)
-    if translator.refines(decoding) and config.readout.sized_by_target:
+    if translator.refines(decoding) and config.geometry.sized_by_target:
         around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
         around = {i: own for i, own in around.items() if own.least <= config.max_length}
     if around:
         # One candidate is enough, because the length is known. The terms may be outside a shortlist.
-        single = decoding.without("top_k", "adjacent", "draws", "rerank", "brevity", "margin", "shortlist")
+        single = decoding.without(
+            "num_lengths", "length_window", "prefix_beam", "num_drafts", "rerank", "length_normalization", "shortlist"
+        )
         again = translator.translate(
             [texts[i] for i in around], single, template=[*around.values()], truncate=truncate, trace=trace
         )
@@ -177,10 +179,10 @@ def _edits(
     terms: Sequence[Terms],
 ) -> dict[int, list[Edit]]:
     """Missing terms in place of words of each translation; translations that miss none are left out."""
-    keep = (*decoding.keep, ENTITY) if "tags" in decoding.keep else decoding.keep
+    kinds = (*decoding.placeholders, ENTITY) if "tags" in decoding.placeholders else decoding.placeholders
 
     def bare(text: str) -> str:  # its spans do not count
-        return edited(text, [Edit(begin, end, " " * (end - begin)) for begin, end, _ in find(text, keep)])
+        return edited(text, [Edit(begin, end, " " * (end - begin)) for begin, end, _ in find(text, kinds)])
 
     compared = {i: _compared(terms[i], bare(text), bare(results[i].text)) for i, text in enumerate(texts)}
     compared = {i: each for i, each in compared.items() if each[0]}
@@ -188,7 +190,7 @@ def _edits(
     linked = links(translator.loaded, pairs, decoding.batch_size)
     edits = {}
     for (i, (absent, present)), pair, numbers in zip(compared.items(), pairs, linked, strict=True):
-        kept = [span[:2] for span in find(pair[1], keep)]
+        kept = [span[:2] for span in find(pair[1], kinds)]
         placing = Placing(*pair, numbers, [Edit(*span, "") for span in present + kept])
         edits[i] = sorted((placing.word(edit) for edit in absent), key=lambda edit: edit[:2])
     return edits

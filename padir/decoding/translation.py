@@ -103,7 +103,7 @@ def untranslated(text: str, marked: Marked | None) -> Translation:
     return EMPTY_LINE if marked is None or not text.strip() else dataclasses.replace(EMPTY_LINE, text=one_line(text))
 
 
-def restored(result: Translation, read: Normalised, keep: Sequence[str]) -> Translation:
+def restored(result: Translation, read: Normalised, kinds: Sequence[str]) -> Translation:
     """The translation of a sentence that was read in plain form, with what stood around it in the text."""
     if read == Normalised(read.text):
         return result
@@ -111,7 +111,7 @@ def restored(result: Translation, read: Normalised, keep: Sequence[str]) -> Tran
         more = read.words_before
         moved = tuple((source + more, target + more) for source, target in result.alignment)
         result = dataclasses.replace(result, alignment=moved)
-    return result.rewritten(lambda text: one_line(read.restored(text, keep)))
+    return result.rewritten(lambda text: one_line(read.restored(text, kinds)))
 
 
 class TargetScore(NamedTuple):

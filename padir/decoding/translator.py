@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -67,7 +66,7 @@ class Translator:
     @checks.arguments
     def load(
         cls,
-        path: str | PathLike[str] = DEFAULT,
+        path: checks.Path = DEFAULT,
         *,
         step: checks.CountOrZero | None = None,
         corruption: Corruption | None = None,
@@ -99,8 +98,8 @@ class Translator:
             params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
         else:
             params, card, tokenizer = load_model(folder, corruption=corruption, strategy=strategy)
-        mesh = None if sharding is None else sharding.mesh(sorted(jax.local_devices(), key=lambda each: each.id))
-        if sharding is None or mesh is None or mesh.size == 1:
+        devices = sorted(jax.local_devices(), key=lambda each: each.id)
+        if sharding is None or (mesh := sharding.mesh(devices)).size == 1:
             return cls(jax.device_put(params), card, tokenizer)
         sharding.check(mesh, card.config)
         axes = param_axes(Transformer(card.config, card.ids))
@@ -132,7 +131,8 @@ class Translator:
           texts: one sentence each, such as a list, a generator or a column of a table; an empty sentence gives an empty
             translation.
           decoding: the decoding options; None for the model's own (`ModelCard.decoding`). `changes` replaces some of
-            them (`Decoding.changed`), for example num_steps=4, top_k=5, strategy="mask_predict" or precision="int8".
+            them (`Decoding.changed`), for example num_steps=4, num_lengths=5, strategy="mask_predict" or
+            precision="int8".
           target_lengths: lengths in tokens, EOS included, for models with the oracle length head, or to compare with
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
@@ -141,7 +141,8 @@ class Translator:
             __3__ is a gap of three tokens (`padir.decoding.templates`).
           terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}, for all
             texts or for each (`padir.decoding.terms`).
-          align: also link the words of both sides (`Translation.alignment`), which takes one more pass.
+          align: also link the words of both sides (`Translation.alignment`), which takes one more pass. The end of a
+            text that has more tokens than the model takes has no links.
           progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
@@ -162,14 +163,14 @@ class Translator:
         if target_lengths is not None:
             target_lengths = [*target_lengths]
             self._check_lengths(texts, target_lengths, decoding)
-        one = target_lengths is not None and self.card.config.readout.sized_by_target
-        check_n_best(decoding.n_best, decoding.draws * (1 if one else decoding.top_k))
-        read = self.loaded.normalised(texts, decoding.keep)
+        one = target_lengths is not None and self.card.config.geometry.sized_by_target
+        check_n_best(decoding.n_best, (decoding.without("num_lengths") if one else decoding).num_hypotheses)
+        read = self.loaded.normalised(texts, decoding.placeholders)
         texts = [each.text for each in read]
-        sources, marked = self.loaded.marked(texts, decoding.keep)
+        sources, marked = self.loaded.marked(texts, decoding.placeholders)
         if templates and (spans := next(filter(None, marked), None)):
-            what = "a template cannot hold words beside the spans of keep"
-            raise PadirError(what, got=spans.original, remedy="leave keep or the template out")
+            what = "a template cannot hold words beside the spans of placeholders"
+            raise PadirError(what, got=spans.original, remedy="leave placeholders or the template out")
         tokens, truncated = self.loaded.source_tokens(sources, truncate)
         results = [untranslated(text, own) for text, own in zip(texts, marked, strict=True)]
         shared: Any = {"target_lengths": target_lengths, "marked": marked, "templates": templates}
@@ -183,24 +184,26 @@ class Translator:
         if terms is not None:
             results = hold_terms(self, texts, marked, results, decoding, terms, truncate=truncate, trace=trace)
         if align:
-            aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size)
+            aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size, truncate=True)
             pairs = zip(results, aligned, strict=True)
             results = [dataclasses.replace(each, alignment=tuple(own)) for each, own in pairs]
-        return [restored(result, own, decoding.keep) for result, own in zip(results, read, strict=True)]
+        return [restored(result, own, decoding.placeholders) for result, own in zip(results, read, strict=True)]
 
     @checks.arguments
     def align(
-        self, sources: checks.Texts, targets: checks.Texts, *, batch_size: checks.Count = 32
+        self, sources: checks.Texts, targets: checks.Texts, *, batch_size: checks.Count = 32, truncate: bool = False
     ) -> list[list[tuple[int, int]]]:
         """Links between the words of sentence pairs, from the decoder's cross-attention in one pass over the targets.
 
         Returns for each pair (number of a source word, number of a target word), from 0, in the order of the target.
-        Words stand between spaces; a Chinese or Japanese character is a word. The end of a long text has no links.
+        Words stand between spaces; a Chinese or Japanese character is a word. With `truncate`, the end of a text that
+        is too long has no links.
 
         Raises:
-          PadirError: the model's canvas is no sentence, and it cannot write from left to right.
+          PadirError: a text has more tokens than the model takes, or the model's canvas is no sentence and it cannot
+            write from left to right.
         """
-        return align_words(self.loaded, *_paired(sources, targets), batch_size)
+        return align_words(self.loaded, *_paired(sources, targets), batch_size, truncate)
 
     @checks.arguments
     def translate_iter(
@@ -230,8 +233,8 @@ class Translator:
     def steps(self, text: str, decoding: Decoding | None = None, **changes: Unpack[DecodingOptions]) -> Iterator[Step]:
         """Yields the draft of a sentence and its canvas after each decoder pass, as the passes are made.
 
-        One draft of the most likely length is refined; `translate` in the mode "refine" with `top_k=1` makes the same
-        passes. A dual model shows its refining side, whatever mode its card names.
+        One draft of the most likely length is refined; `translate` in the mode "refine" with `num_lengths=1` makes the
+        same passes. A dual model shows its refining side, whatever mode its card names.
 
         Raises:
           PadirError: the text is empty or too long, or the options do not fit a model that refines drafts.
@@ -241,11 +244,11 @@ class Translator:
         """
         pipeline = self.pipeline(asked(self.refining, decoding, self.card.config, changes), trace=True)
         assert isinstance(pipeline, RefiningPipeline)
-        (read,) = self.loaded.normalised([text], pipeline.decoding.keep)
+        (read,) = self.loaded.normalised([text], pipeline.decoding.placeholders)
         if not read.text.strip():
             raise PadirError("text", "a sentence", text)
         text = read.text
-        (source,), _ = self.loaded.marked([text], pipeline.decoding.keep)
+        (source,), _ = self.loaded.marked([text], pipeline.decoding.placeholders)
         tokens, _ = self.loaded.source_tokens([source or text], False)
         pieces = self.tokenizer.pieces
         for tokens_L, score_L in pipeline.steps(SourceBatch([text], tokens)):
@@ -258,9 +261,10 @@ class Translator:
             raise PadirError(what, remedy="choose the mode refine, or translate without target lengths")
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
-        longest, given = self.card.config.max_length, zip(texts, target_lengths, strict=True)
-        if wrong := [n for text, n in given if not (fits(n, int) and 1 + bool(text.strip()) <= n <= longest)]:
-            raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", wrong[0])
+        longest = self.card.config.max_length
+        for text, length in zip(texts, target_lengths, strict=True):
+            if not (fits(length, int) and 1 + bool(text.strip()) <= length <= longest):
+                raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", length)
 
     @checks.arguments
     def score(
@@ -297,7 +301,7 @@ class Translator:
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
 
     @checks.arguments
-    def save(self, folder: str | PathLike[str], *, dtype: Literal["float32", "bfloat16"] = "float32") -> None:
+    def save(self, folder: checks.Path, *, dtype: Literal["float32", "bfloat16"] = "float32") -> None:
         """Writes the model as a new model directory, which `load` and the commands read.
 
         Args:
@@ -322,8 +326,8 @@ class Translator:
             decoding.shortlist.check(self.tokenizer)
         decoding = resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
         if isinstance(decoding.rerank, str) and decoding.rerank not in RULES:
-            rule = rescorer(decoding.rerank, decoding.brevity)
-            decoding = dataclasses.replace(decoding.without("brevity"), rerank=rule)
+            rule = rescorer(decoding.rerank, decoding.length_normalization)
+            decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
         return decoding
 
     @property
@@ -358,7 +362,7 @@ def _paired(sources: checks.Texts, targets: checks.Texts) -> tuple[list[str], li
 
 
 @functools.lru_cache  # batches, and rows of a results table, share the loaded model
-def rescorer(model: str, brevity: float = 1.0) -> Rescore:
+def rescorer(model: str, length_normalization: float = 1.0) -> Rescore:
     """Makes a `Rescore` rule from an autoregressive model's directory, or the name of a model that comes with padir.
 
     Raises:
@@ -371,7 +375,7 @@ def rescorer(model: str, brevity: float = 1.0) -> Rescore:
         raise PadirError(f"{model} holds no autoregressive model, and rescoring needs one", remedy=remedy)
     # A hypothesis may have more pieces in the rescoring model's vocabulary than that model takes.
     score_fn = functools.partial(translator.score, truncate=True)
-    return Rescore(score_fn, brevity, model, translator.card.target_language)
+    return Rescore(score_fn, length_normalization, model, translator.card.target_language)
 
 
 class SharedTranslator(Translator):

@@ -115,7 +115,7 @@ def one_step(decoding: Decoding) -> Decoding:
 
     Where texts are compared, read by a causal side or aligned, the shapes depend on what all steps write.
     """
-    if decoding.rule.reads_text or isinstance(decoding.rule, CausalScore) or decoding.keep:
+    if decoding.rule.reads_text or isinstance(decoding.rule, CausalScore) or decoding.placeholders:
         return decoding
     return dataclasses.replace(decoding, num_steps=1)
 
@@ -125,7 +125,7 @@ def _target_lengths(
 ) -> tuple[list[int] | None, int]:
     """Reference lengths in tokens (None if the model chooses lengths), and the number of references that were cut."""
     config = translator.card.config
-    readout = config.readout
+    readout = config.geometry
     given = oracle_lengths or config.length_head == "oracle"
     if not translator.refines(decoding) or not readout.sized_by_target or not given:
         return None, 0
@@ -139,7 +139,7 @@ def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] =
 
     The result is empty for a model whose length head is no classifier, or that writes from left to right.
     """
-    if translator.card.config.causal or translator.card.config.length_head != "token":
+    if translator.card.config.causal or not translator.card.config.length_token:
         return {}
     ks = [k for k in ks if k <= translator.card.config.max_length]
     predicted = translator.predict_lengths(test_set.sources, max(ks))

@@ -25,7 +25,7 @@ RowDict = dict[str, Any]
 Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
-_NUMBERS = ("num_steps", "top_k", "adjacent", "draws", "blank_penalty")
+_NUMBERS = ("num_steps", "num_lengths", "length_window", "prefix_beam", "num_drafts", "blank_penalty")
 _RULES = {"own": OwnScore, "causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
@@ -46,7 +46,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "search": name_and_fields(decoding.search, SEARCHES) if row.causal else None,
         "shortlist": decoding.shortlist and decoding.shortlist.describe(),
         "batch_size": decoding.batch_size,
-        "keep": [*decoding.keep],
+        "placeholders": [*decoding.placeholders],
         "seed": decoding.seed,
         "note": row.note,
         "scores": {name: {"value": s.value, "signature": s.signature} for name, s in scores.items()},
@@ -72,7 +72,7 @@ def _refinement(row: Row) -> dict[str, Any]:
 
 def _describe_rerank(rerank: Any) -> dict[str, Any]:
     if isinstance(rerank, Rescore):
-        return {"name": "rescore", "model": rerank.name, "brevity": rerank.brevity}
+        return {"name": "rescore", "model": rerank.name, "length_normalization": rerank.length_normalization}
     names = [name for name, rule in _RULES.items() if rule is type(rerank)]
     return {"name": names[0] if names else type(rerank).__qualname__, **dataclasses.asdict(rerank)}
 
@@ -120,14 +120,14 @@ def _with_settings(description: dict[str, Any] | None) -> str:
 
 
 def _lengths(row: RowDict) -> str:
-    """Describes the hypotheses: the source of their lengths, whether these are neighbours, and draws of each length."""
+    """Describes the hypotheses: the source of their lengths, whether these are neighbours, and the drafts of each."""
     if row.get("causal"):
         return "-"
     words = ["oracle" if row.get("oracle_lengths") else "predicted"]
-    if row.get("adjacent") and row["top_k"] > 1:
-        words.append("adjacent")
-    if row["draws"] > 1:
-        words.append(f"{row['draws']} draws")
+    if row.get("length_window") and row["num_lengths"] > 1:
+        words.append("neighbours")
+    if row["num_drafts"] > 1:
+        words.append(f"{row['num_drafts']} drafts")
     return ", ".join(words)
 
 
@@ -140,7 +140,8 @@ def _hypotheses(row: RowDict) -> str:
     """Number of hypotheses asked for; duplicates among them are removed later."""
     if row.get("causal"):
         return str((row.get("search") or {}).get("size", 1))
-    return str((1 if row.get("oracle_lengths") else row["top_k"]) * row["draws"])
+    lengths = 1 if row.get("oracle_lengths") else row["num_lengths"]
+    return str(lengths * row.get("prefix_beam", 1) * row["num_drafts"])
 
 
 SYSTEM: dict[str, Callable[[RowDict], str]] = {

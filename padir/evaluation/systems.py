@@ -106,11 +106,11 @@ def ways(
         if translator.refines(decoding):
             assert card.corruption is not None and card.strategy is not None
             decoding = decoding.filled(card.corruption, card.strategy)
-            if card.config.readout.merges_repeats and not decoding.drop_repeats:
+            if card.config.geometry.merges_repeats and not decoding.drop_repeats:
                 decoding = dataclasses.replace(decoding, drop_repeats=False)
         found.append(decoding)
     head_is_oracle = card.config.length_head == "oracle"
-    given = (oracle_lengths or head_is_oracle) and card.config.readout.sized_by_target
+    given = (oracle_lengths or head_is_oracle) and card.config.geometry.sized_by_target
     drafts = [decoding for decoding in found if translator.refines(decoding)]
     ways = [(each, False) for each in found if not (head_is_oracle and each in drafts)]
     yield from dict.fromkeys([*ways, *((_one_length(each), True) for each in drafts if given)])
@@ -126,7 +126,7 @@ def alike(
     """
 
     def drafts(translator: Translator, decoding: Decoding) -> bool:
-        return translator.refines(decoding) and not translator.card.config.readout.merges_repeats
+        return translator.refines(decoding) and not translator.card.config.geometry.merges_repeats
 
     pairs = [(translator, own) for (_, translator), own in zip(models, tried, strict=True)]
     some = any(d.drops_repeats for translator, own in pairs for d, _ in own if drafts(translator, d))
@@ -148,7 +148,7 @@ def named(model: str, translator: Translator, decoding: Decoding) -> str:
 
 def _one_length(decoding: Decoding) -> Decoding:
     """Decoding options for the one length that the reference has."""
-    return decoding.without("top_k", "adjacent")
+    return decoding.without("num_lengths", "length_window")
 
 
 class _Model:

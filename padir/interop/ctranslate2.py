@@ -174,7 +174,7 @@ class CTranslate2Translator(Translator):
         """Fills in the model's own options, and checks that the options fit the model and CTranslate2."""
         chosen = super().resolved(decoding)
         check_search(chosen.search)
-        for name in ("shortlist", "precision", "keep"):
+        for name in ("shortlist", "precision", "placeholders"):
             if getattr(chosen, name) != getattr(Decoding, name):
                 raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
         return chosen

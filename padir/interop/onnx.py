@@ -45,10 +45,10 @@ from padir.storage.manifest import write_manifest
 from padir.text.ids import UNK
 from padir.text.tokenizer import BYTE, Tokenizer
 
-FORMAT = 2
+FORMAT = 3
 _FLOAT, _INT32 = 1, 6  # types of ONNX
 _IDS = ("length", "blank", "mask", "first_regular", "end_regular", "num_placeholders")
-_OPTIONS = ("num_steps", "top_k", "adjacent", "seed", "blank_penalty")
+_OPTIONS = ("num_steps", "num_lengths", "length_window", "seed", "blank_penalty")
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {"relu": ("Relu", {}), "gelu": ("Gelu", {"approximate": "tanh"})}
 
 
@@ -112,12 +112,11 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     config, decoding = translator.card.config, exportable(translator, decoding)
     has = {
         'the length head "token" with length_unit=1, or a canvas of one length': config.length_unit == 1
-        and (config.length_token or config.readout.position_head is not None),
+        and (config.length_token or config.geometry.position_head is not None),
         "a decoder with positional attention": config.positional_attention,
         "no rejecter": not config.rejecter,
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
-        "no length_weight": not getattr(decoding.rule, "length_weight", 0),
-        "one draw": decoding.draws == 1,
+        "one draft of each length": decoding.num_drafts == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
     }
     remedy = "make programs for JAX with padir.interop.jax_programs"
@@ -140,14 +139,15 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "programs": programs,
         **{name: getattr(card, name) for name in ("source_language", "target_language", "text_form")},
         "max_length": card.config.max_length,
-        "readout": card.config.readout.name,
+        "readout": card.config.geometry.name,
+        "limits": dict(card.config.geometry.limits),
         "ids": {name: getattr(card.ids, name) for name in _IDS},
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "options": {
             **{name: getattr(decoding, name) for name in _OPTIONS},
             "rerank": "causal" if isinstance(rule, CausalScore) else "own",
-            "brevity": rule.brevity,
+            "length_normalization": rule.length_normalization,
             "drop_repeats": decoding.drops_repeats,
         },
         "option_table": _option_table(),
@@ -377,7 +377,7 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> Any:
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
     token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), _INT32), np.int32(UNK + 1))
-    if c.readout.position_head is not None:  # as in `Transformer.output`
+    if c.geometry.position_head is not None:  # as in `Transformer.output`
         inputs.append("blank_penalty")
         head = g("Sub", g("Squeeze", g.dense(x, "position_head"), [-1]), "blank_penalty")
         blank, piece = (g("Neg", g("Softplus", each)) for each in (g("Neg", head), head))  # log-probabilities

@@ -13,7 +13,7 @@ from padir.errors import PadirError
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
     # `resolved` forgets the rule for a single draft.
-    decoding = dataclasses.replace(translator.resolved(decoding), rerank=decoding.rerank, margin=decoding.margin)
+    decoding = dataclasses.replace(translator.resolved(decoding), rerank=decoding.rerank)
     config = translator.card.config
     if not translator.refines(decoding):
         remedy = "choose it, or leave the mode out" if config.dual else "take a model that refines drafts"
@@ -21,17 +21,14 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     if config.length_head == "oracle":
         what = "the model's length head is 'oracle', which predicts no length"
         raise PadirError(what, remedy="export a model with another length head")
-    if not config.readout.sized_by_target and decoding.top_k > 1:
-        remedy = "take top_k=1, because exported programs read one sentence out of a canvas"
-        raise PadirError("top_k", f"1 for an export of a {config.readout.name} model", decoding.top_k, remedy)
-    margin = getattr(decoding.rule, "margin", None) is not None
-    excluded = ("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("keep", decoding.keep)
-    for name, wrong in (*excluded, ("margin", margin)):
+    if decoding.prefix_beam > 1:
+        remedy = "take prefix_beam=1, because exported programs read one sentence out of a canvas"
+        raise PadirError("prefix_beam", "1 for an export", decoding.prefix_beam, remedy)
+    excluded = ("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("placeholders", decoding.placeholders)
+    for name, wrong in excluded:
         if wrong:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     if not isinstance(decoding.rule, OwnScore | CausalScore):
         what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"
         raise PadirError(what, got=decoding.rerank, remedy="take the rule 'own', as with --rerank own")
-    if decoding.length_weight and config.length_head != "token":
-        raise PadirError("length_weight needs a length head that gives probabilities ('token'): use length_weight=0")
     return decoding

@@ -10,7 +10,7 @@
  */
 
 const [PADDING, EOS, UNK, SPACE] = [0, 1, 2, "\u2581"];
-const FORMAT = 2;
+const FORMAT = 3;
 const SHORTEST = 2; // tokens of a target, EOS included
 const NOISE = 1; // the stream of random pieces
 const DRAFT = 2 ** 31 - 1; // folded into a row's key to draw its draft
@@ -33,7 +33,7 @@ const isWhole = (value, least, end) => Number.isInteger(value) && value >= least
 const TYPES = {
   "a whole number": Number.isInteger,
   "a number": (value) => typeof value === "number",
-  text: (value) => typeof value === "string",
+  "a string": (value) => typeof value === "string",
   True: (value) => value === true,
   False: (value) => value === false,
   None: (value) => value === null,
@@ -276,20 +276,19 @@ export class Translator {
 
   constructor(ort, description, sessions) {
     [this.ort, this.description, this.sessions] = [ort, description, sessions];
-    const { readout, max_length: most, programs, option_table: table } = description;
+    const { readout, limits, max_length: longest, programs, option_table: table } = description;
     this.aligns = readout === "CTC"; // the canvas is an alignment, two positions for each source token
     this.tokenizer = new Tokenizer(description);
     // The model and this file do less than the options can say.
     const limit = (name, expected, ends) => table[name].ranges.push({ expected, remedy: "leave it out", ...ends });
     const rules = programs.includes("score") ? ["own", "causal"] : ["own"];
     limit("rerank", `one of ${rules.join(", ")}`, { choices: rules });
-    if (this.aligns) limit("drop_repeats", "None or False for a CTC model", { most: false });
-    else limit("blank_penalty", `0 for a ${readout} model`, { most: 0 });
-    limit("top_k", this.aligns ? "1 for an export of a CTC model" : `at most the ${most} lengths that the model knows`, { most: this.aligns ? 1 : most });
+    for (const [name, most] of Object.entries(limits)) limit(name, `${most === false ? "False" : `at most ${most}`} for a ${readout} model`, { most });
+    if (!this.aligns) limit("num_lengths", `at most the ${longest} lengths that the model knows`, { most: longest });
   }
 
   /**
-   * Translates a sentence; further options replace those of export.json, such as num_steps and top_k.
+   * Translates a sentence; further options replace those of export.json, such as num_steps and num_lengths.
    *
    * `candidates` lists the drafts, best first. Each has text, score, length, passes, tokens, and its trace: the pieces
    * and log-probabilities of the draft and after each pass.
@@ -306,7 +305,7 @@ export class Translator {
     const source = [...(this.aligns ? [] : [ids.length]), ...tokens, EOS];
     const source_BS = this.#ints(source, [1, source.length]);
     const { log_prob_BM, memory } = await this.sessions.encode.run({ source_BS });
-    const lengths = this.aligns ? [2 * source.length] : likelyLengths(log_prob_BM.data, chosen.top_k, chosen.adjacent);
+    const lengths = this.aligns ? [2 * source.length] : likelyLengths(log_prob_BM.data, chosen.num_lengths, chosen.length_window);
     const tried = [...new Set(lengths.map((length) => Math.max(length, SHORTEST)))];
     const read = { source, original: text, text: form.text, form, inputs: { source_BS, memory }, chosen };
     this.#reads.add(read);
@@ -338,8 +337,8 @@ export class Translator {
       chosen[name] = value;
     }
     const { most_passes: most } = this.description;
-    const passes = chosen.num_steps * chosen.top_k;
-    if (passes > most) throw mustBe("num_steps x draws x top_k", `in [0, ${most}]`, passes);
+    const passes = chosen.num_steps * chosen.num_lengths;
+    if (passes > most) throw mustBe("num_steps x num_drafts x num_lengths x prefix_beam", `in [0, ${most}]`, passes);
     return chosen;
   }
 
@@ -417,7 +416,7 @@ export class Translator {
     if (read_again) {
       const target_BNL = this.#rows(made.map(({ kept }) => [...kept, EOS]));
       const { log_prob_BN } = await this.sessions.score.run({ ...read.inputs, target_BNL });
-      made.forEach((each, n) => (each.score = log_prob_BN.data[n] / (each.kept.length + 1) ** read.chosen.brevity));
+      made.forEach((each, n) => (each.score = log_prob_BN.data[n] / (each.kept.length + 1) ** read.chosen.length_normalization));
     }
     const candidates = made.toSorted((a, b) => a.broken - b.broken || b.score - a.score);
     return { ...candidates[0], source: read.original, hypotheses: rows.length, candidates, read_again };
@@ -434,7 +433,7 @@ export class Translator {
     else if (read.chosen.drop_repeats ?? true) kept = own.filter((id, i) => !repeated(id, i) || this.tokenizer.digit(id));
     const raw = this.tokenizer.decode(kept);
     const count = free.filter(Boolean).length;
-    const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.brevity;
+    const score = scores.reduce((sum, each, i) => sum + (free[i] ? each : 0), 0) / Math.max(count, 1) ** read.chosen.length_normalization;
     const broken = raw.includes("\ufffd") && !read.text.includes("\ufffd");
     const size = this.aligns ? kept.length + 1 : length; // in tokens, EOS included
     return { text: restored(read.form, clean(raw, read.text)), score, length: size, passes, trace, tokens, kept, broken, read };
@@ -451,10 +450,10 @@ export class Translator {
   }
 }
 
-/** The k most likely lengths; with `adjacent`, a window that grows from the most likely one to its likelier side. */
-function likelyLengths(logProbs, k, adjacent) {
+/** The k most likely lengths; with `length_window`, a window that grows from the most likely one to its likelier side. */
+function likelyLengths(logProbs, k, window) {
   const indices = [...logProbs.keys()];
-  if (!adjacent) return indices.sort((a, b) => logProbs[b] - logProbs[a]).slice(0, k).map((i) => i + 1);
+  if (!window) return indices.sort((a, b) => logProbs[b] - logProbs[a]).slice(0, k).map((i) => i + 1);
   const most = indices.reduce((a, b) => (logProbs[b] > logProbs[a] ? b : a));
   const least = Array.from(logProbs); // of all lengths on the way from the most likely one
   for (let i = most + 1; i < least.length; i++) least[i] = Math.min(least[i], least[i - 1]);

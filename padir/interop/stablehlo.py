@@ -44,8 +44,7 @@ def jax_programs(
     """Serialises a refining model as two programs, for any number of sentences B and of drafts N of each sentence.
 
         encode(params, source_BS) -> length_BM, log_prob_BM, memory
-        refine(params, memory, length_BN, log_prob_BN, draw_BN, num_steps, seed)
-            -> target_BNL, count_BN, score_BN, passes_BN
+        refine(params, memory, length_BN, draw_BN, num_steps, seed) -> target_BNL, count_BN, score_BN, passes_BN
 
     source_BS holds the rows of `LoadedModel.source_tokens`, padded with 0. length_BM holds the lengths to try, most
     likely first, and log_prob_BM their log-probabilities; the caller takes N of them. draw_BN numbers drafts of equal
@@ -56,8 +55,8 @@ def jax_programs(
     the machine and its JAX settings.
 
     Args:
-      decoding: options of the mode "refine", None for the model's own; each call has num_steps, top_k, draws and seed
-        of its own.
+      decoding: options of the mode "refine", None for the model's own; each call has its own num_steps, num_lengths,
+        num_drafts and seed.
       source_length: S, with EOS and the [LENGTH] token that most models read first.
       target_length: L, with EOS; the programs try no longer drafts.
       platforms: platforms of both programs, of "cpu", "cuda", "tpu" and "rocm".
@@ -70,18 +69,16 @@ def jax_programs(
     >>> encode, refine = (jax.export.deserialize(bytearray(program)).call for program in programs.values())
     >>> rows, _ = translator.loaded.source_tokens(["Wo ist der Bahnhof?"], truncate=False)
     >>> source_BS = translator.loaded.padded(rows, 1, [16])
-    >>> length_BM, log_prob_BM, memory = encode(translator.params, source_BS)
+    >>> length_BM, _, memory = encode(translator.params, source_BS)
     >>> draw_B1, four, seed = jnp.array([[0]]), jnp.array(4), jnp.array(0)
-    >>> target_BNL, count_BN, *_ = refine(
-    ...     translator.params, memory, length_BM[:, :1], log_prob_BM[:, :1], draw_B1, four, seed
-    ... )
+    >>> target_BNL, count_BN, *_ = refine(translator.params, memory, length_BM[:, :1], draw_B1, four, seed)
     >>> translator.tokenizer.decode(target_BNL[0, 0, : count_BN[0, 0]].tolist())
     "Where's the station?"
     """
     decoding = exportable(translator, decoding or translator.refining)
     loaded = translator.side(decoding)
     config = loaded.card.config
-    longest = round_up(config.readout.longest_source(config.max_length) + config.length_token, BUCKET)
+    longest = round_up(config.geometry.longest_source(config.max_length) + config.length_token, BUCKET)
     checks.whole_numbers(source_length=source_length, target_length=target_length)
     checks.within(SHORTEST, longest, source_length=source_length)
     checks.within(SHORTEST, config.max_length, target_length=target_length)
@@ -93,14 +90,13 @@ def jax_programs(
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), loaded.params)
     source_BS = jax.ShapeDtypeStruct((b, source_length), np.int32)
     count_BN = jax.ShapeDtypeStruct((b, n), np.int32)
-    log_prob_BN = jax.ShapeDtypeStruct((b, n), np.float32)
     number = jax.ShapeDtypeStruct((), np.int32)
     with _settings():
         *_, memory = jax.eval_shape(encode, params, source_BS)
         exported = {
             "encode": jax.export.export(encode, platforms=platforms)(params, source_BS),
             "refine": jax.export.export(refine, platforms=platforms)(
-                params, memory, count_BN, log_prob_BN, count_BN, number, number
+                params, memory, count_BN, count_BN, number, number
             ),
         }
         return {name: bytes(program.serialize()) for name, program in exported.items()}
@@ -109,11 +105,11 @@ def jax_programs(
 def _encode(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Any:
     """The program that encodes sources and predicts the lengths of their targets."""
     config = loaded.card.config
-    known = config.max_length if config.readout.sized_by_target else 1
+    known = config.max_length if config.geometry.sized_by_target else 1
 
     def encode(params, source_BS):
         encoded, cross_kv = refine_batch.encode(loaded.model, params, source_BS)
-        length_BM, log_prob_BM = top_lengths(encoded.length, known, decoding.adjacent)
+        length_BM, log_prob_BM = top_lengths(encoded.length, known, decoding.length_window)
         length_BM = jnp.clip(length_BM, SHORTEST, target_length)
         if (all_BM := log_probs(encoded.length)) is not None:
             log_prob_BM = jnp.take_along_axis(all_BM, length_BM - 1, axis=1)  # of the length that is tried
@@ -127,7 +123,7 @@ def _refine(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Any:
     assert decoding.strategy is not None and decoding.canvas is not None
     model = loaded.model
     rule = cast(Any, decoding.rule)  # own or causal score: `exportable` refuses others
-    own = rule if isinstance(rule, OwnScore) else OwnScore(rule.brevity)
+    own = rule if isinstance(rule, OwnScore) else OwnScore(rule.length_normalization)
     options = RefineOptions(target_length, decoding.strategy, decoding.canvas)
     repeat_V = np.ones(model.ids.num_embeddings, bool)  # ids that stay when they equal their left neighbour
     if decoding.drops_repeats:
@@ -139,7 +135,7 @@ def _refine(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Any:
         log_prob_RL = score_drafts(causal, in_model_dtype(model.config, params), *memory, target_RL)
         return rule.of(log_prob_RL.sum(-1), (target_RL > 0).sum(-1))
 
-    def refine(params, memory, length_BN, length_log_prob_BN, draw_BN, num_steps, seed):
+    def refine(params, memory, length_BN, draw_BN, num_steps, seed):
         cross_kv, segment_BS, source_BS = memory
         inputs = DraftInputs(cross_kv, segment_BS, source_BS, length_BN, draw_BN)
         refined = refine_batch.refine_drafts(
@@ -151,9 +147,9 @@ def _refine(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Any:
             seed=seed,
             blank_penalty=decoding.blank_penalty,
         )
-        kept_RL = model.config.readout.kept(refined.tokens_RL, refined.free_RL, model.ids)
+        kept_RL = model.config.geometry.kept(refined.tokens_RL, refined.free_RL, model.ids)
         target_RL = packed_without_repeats(refined.tokens_RL, kept_RL, jnp.asarray(repeat_V))
-        score_R = own.of(refined.log_prob_R, refined.free_RL.sum(-1), length_log_prob_BN.reshape(-1))
+        score_R = own.of(refined.log_prob_R, refined.free_RL.sum(-1))
         if isinstance(rule, CausalScore):  # a single draft leaves no choice: its score is that of the rule "own"
             score_R = jax.lax.cond(
                 jnp.asarray(length_BN.shape[1]) == 1,

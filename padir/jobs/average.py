@@ -34,8 +34,8 @@ def average_run(
 ) -> ModelCard:
     """Writes the mean of a training run's last or best checkpoints as a model directory.
 
-    The run keeps only its last checkpoints (`Intervals.keep`), and kind "best" chooses among these. For a run with a
-    moving average, kind "best" averages the moving averages and kind "last" averages the parameters.
+    The run keeps only its last checkpoints (`Intervals.max_to_keep`), and kind "best" chooses among these. For a run
+    with a moving average, kind "best" averages the moving averages and kind "last" averages the parameters.
 
     Args:
       run_dir: the model directory of `padir train`, with its checkpoints.
@@ -66,7 +66,7 @@ def average_run(
     if len(weights.steps) < count:
         raise PadirError(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"
-            f" --{kind} {count}: lower it, or train with a higher Intervals.keep"
+            f" --{kind} {count}: lower it, or train with a higher Intervals.max_to_keep"
         )
     own = run_dir / "config.gin"
     config = own.read_text() if own.is_file() else checkpoints.config(card.step)

@@ -282,7 +282,7 @@ def validation_bleu(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dic
 def to_json(value: Any) -> Any:
     """A frozen dataclass as a JSON value with class names; a model or a shortlist is given by its checksum.
 
-    >>> to_json(Decoding())["top_k"]
+    >>> to_json(Decoding())["num_lengths"]
     1
     """
     if isinstance(value, Shortlist):

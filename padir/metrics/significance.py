@@ -52,7 +52,7 @@ def compare(
     Args:
       references: one reference translation for each sentence.
       systems: (name, hypotheses) pairs, at least two, of different names, with one hypothesis for each reference.
-      samples: number of resamples, at least 100.
+      samples: number of resamples, from 100 to 10,000.
       target_language, tokenize: as in `padir.metrics.scores.bleu`.
 
     Raises:
@@ -66,7 +66,7 @@ def compare(
         raise PadirError(f"a comparison needs a baseline and at least one other system, got {len(systems)}")
     if len(set(names)) < len(names):
         raise PadirError(f"every system needs a name of its own, got {', '.join(names)}")
-    checks.counts(100, "1000 is usual", samples=samples)
+    checks.within(100, 10_000, "1000 is usual", samples=samples)
     references = checks.strings("references", references)
     checked: list[tuple[str, Sequence[str]]] = [(name, checks.strings(name, texts)) for name, texts in systems]
     if not references:

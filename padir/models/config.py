@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from padir import checks
 from padir.errors import PadirError
 from padir.models.length import LENGTH_HEADS
-from padir.readout import READOUTS, Plain, Readout, readout_of
+from padir.readout import READOUTS, Plain, Readout
 from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -37,12 +37,14 @@ class ModelConfig:
         T5X.
       max_length: number of rows of the position table and of classes of the length head; sources and targets have at
         most this many tokens, EOS included.
-      length_head: one of `padir.models.length.LENGTH_HEADS`, or a readout of `padir.readout.READOUTS`. A readout
-        determines the size of the canvas and reads the sentence out of it.
+      readout: one of `padir.readout.READOUTS`, which determines the size of the canvas and reads the sentence out of
+        it: "plain", in which the canvas is the sentence, or "ctc", in which it is an alignment.
+      length_head: one of `padir.models.length.LENGTH_HEADS`; None means "token", or no head where no length is
+        predicted: with the readout "ctc", and in autoregressive models.
       length_unit: only for the head "token", the number of neighbouring lengths that share a class. With 2, the classes
         stand for the lengths 1 and 2, 3 and 4, ... (target lengths downsampled by 2, as in SUNDAE, Savinov et al., ICLR
-        2022). The lengths of a class are equally likely. Decoding tries this number of lengths unless `Decoding.top_k`
-        is given.
+        2022). The lengths of a class are equally likely. Decoding tries this number of lengths unless
+        `Decoding.num_lengths` is given.
       max_fertility: only for the head "fertility", which predicts 1 + c target tokens for each source token, with c in
         -(max_fertility + 1) .. max_fertility.
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
@@ -54,8 +56,8 @@ class ModelConfig:
         loss trains only the rejecter.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
-        positional_attention=False. Unless the model is dual, it also sets length_head="oracle", because sentences end
-        where the decoder writes EOS. Sources then have no [LENGTH] token.
+        positional_attention=False. Unless the model is dual, it has no length head, because sentences end where the
+        decoder writes EOS. Sources then have no [LENGTH] token.
       dual: use one set of parameters for two ways of writing: refining drafts and, with causal=True, writing from left
         to right. `padir.training.causal.Sum` trains both.
       remat: what each layer computes again for the gradient instead of storing it, with the same numbers: "all", or
@@ -83,7 +85,8 @@ class ModelConfig:
     dropout_rate: checks.ShareBelow1 = 0.1
     # Causal models need this upper bound of max_length: they have no array with max_length rows.
     max_length: Annotated[checks.Count, partial(checks.within, 1, 2**16)] = 256
-    length_head: str = "token"
+    readout: Annotated[str, partial(checks.one_of, READOUTS)] = "plain"
+    length_head: str | None = None
     length_unit: int = 1
     max_fertility: Annotated[int, partial(checks.within, 0, 1_000)] = 2
     decontextualised: bool = False
@@ -95,7 +98,10 @@ class ModelConfig:
     remat: Annotated[str | bool, partial(checks.one_of, (False, *REMAT))] = False
 
     def __post_init__(self):
-        checks.one_of((*LENGTH_HEADS, *READOUTS), **{"ModelConfig.length_head": self.length_head})
+        geometry = READOUTS[self.readout]
+        heads = (None, *LENGTH_HEADS) if self.predicts_length else (None,)
+        remedy = "" if self.predicts_length else "leave it out, because no length is predicted"
+        checks.one_of(heads, remedy, **{"ModelConfig.length_head": self.length_head})
         checks.within(1, self.max_length, **{"ModelConfig.length_unit": self.length_unit})
         if not 1 <= len(self.mlp_activations) <= _MOST_ACTIVATIONS:
             got = len(self.mlp_activations)
@@ -109,16 +115,14 @@ class ModelConfig:
             what = "rejecter=True, which judges the very token that a decontextualised decoder does not see"
             remedy = 'unset one, or set rejecter_judges="prediction"'
             raise PadirError(f"decontextualised=True excludes {what}", remedy=remedy)
-        if excluded := [name for name in readout_of(self.length_head).excludes if getattr(self, name)]:
-            raise PadirError(f'length_head="{self.length_head}" excludes {excluded[0]}=True: unset one')
+        if excluded := [name for name in geometry.excludes if getattr(self, name)]:
+            raise PadirError(f'readout="{self.readout}" excludes {excluded[0]}=True: unset one')
         if self.dual and (self.decontextualised or self.rejecter):
             raise PadirError("dual=True excludes decontextualised=True and rejecter=True: unset one")
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
-        if self.causal and not self.dual:
-            object.__setattr__(self, "length_head", "oracle")
         if self.length_unit > 1 and not self.length_token:
-            expected = f"1 with the length head {self.length_head!r}, which has no classes"
+            expected = "1 without the length head 'token', which has classes"
             raise PadirError("ModelConfig.length_unit", expected, self.length_unit, 'set length_head="token"')
 
     def as_causal(self) -> ModelConfig:
@@ -134,9 +138,9 @@ class ModelConfig:
         return dataclasses.replace(self, causal=True)
 
     @property
-    def readout(self) -> Readout:
-        """The model's readout, which reads the sentence from a canvas; `Plain` for a causal model."""
-        return Plain() if self.causal else readout_of(self.length_head)
+    def geometry(self) -> Readout:
+        """The size of the canvas and the way the sentence is read out of it; `Plain` for a causal model."""
+        return Plain() if self.causal else READOUTS[self.readout]
 
     @property
     def kind(self) -> str:
@@ -149,6 +153,11 @@ class ModelConfig:
         return self.dual or not self.causal
 
     @property
+    def predicts_length(self) -> bool:
+        """True if a head predicts target lengths, so that source segments may begin with the [LENGTH] token."""
+        return READOUTS[self.readout].sized_by_target and (self.dual or not self.causal)
+
+    @property
     def length_token(self) -> bool:
-        """True if source segments begin with the [LENGTH] token."""
-        return self.length_head == "token"
+        """True if the length head is "token", whose source segments begin with the [LENGTH] token."""
+        return self.predicts_length and self.length_head in (None, "token")

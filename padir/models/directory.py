@@ -175,7 +175,7 @@ def check_shapes(shapes: Mapping[str, tuple[int, ...]], path: Path, card: ModelC
     return list(expected)
 
 
-FORMAT = 1  # version of model.json
+FORMAT = 2  # version of model.json
 
 
 def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
@@ -234,12 +234,13 @@ class ModelCard:
       config, ids: the model's sizes and vocabulary layout.
       corruption: the corruption that the model was trained with; None for a causal model.
       strategy: the strategy that the model is decoded with by default; None for a causal model.
-      source_language, target_language, task: languages and name of the training data.
+      source_language, target_language: codes such as "de" or "zho_Hans".
+      task: name of the training data.
       step: number of optimizer steps.
       metrics: the last metrics of the training run, by name; validation metrics were measured with the card's weights.
       weights: the origin of the weights within the training run.
-      decoding: the model's default decoding options, by the names that `Decoding.changed` takes, such as {"top_k": 5,
-        "brevity": 1.5}.
+      decoding: the model's default decoding options, by the names that `Decoding.changed` takes, such as
+        {"num_lengths": 5, "length_normalization": 1.5}.
       text_form: the form of the training text, and so of the text that the model reads (`padir.text.normalise.FORMS`).
     """
 
@@ -258,6 +259,7 @@ class ModelCard:
 
     def __post_init__(self):
         checks.one_of(FORMS, text_form=self.text_form)
+        checks.language(source_language=self.source_language, target_language=self.target_language)
 
     def to_json(self) -> dict[str, Any]:
         described = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -280,12 +282,13 @@ class ModelCard:
             raise PadirError("the format of model.json", str(FORMAT), got, "use the padir version that wrote it")
         try:
             config = from_json(ModelConfig, data["config"])
+            if config.causal and config.dual:  # as a dual model's causal side, whose card is never written
+                raise PadirError("model.json must have causal or dual, not both: set causal to false")
             if config.causal and (corruption or strategy):
                 raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
             kinds = dict.fromkeys(("source_language", "target_language", "task", "text_form"), str)
             kinds |= {"step": int, "metrics": dict[str, float], "decoding": dict}
-            given = {"text_form": "raw"} | data
-            described: Any = {name: from_json(kind, given[name], name) for name, kind in kinds.items()}
+            described: Any = {name: from_json(kind, data[name], name) for name, kind in kinds.items()}
             checks.within(0, 2**63 - 1, step=described["step"])
             return ModelCard(
                 config=config,

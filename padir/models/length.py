@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from padir.errors import PadirError
 from padir.models.layers import Dense, Embed, named_param
-from padir.readout import READOUTS, Readout
+from padir.readout import Readout
 from padir.text.ids import segment_lengths
 
 
@@ -115,9 +115,10 @@ LENGTH_HEADS: dict[str, Callable[[Any], nn.Module]] = {
 
 
 def make_length_head(config: Any) -> nn.Module:
-    """Makes the length head of a `ModelConfig`; `ReadoutLength` if it names a readout."""
-    name = config.length_head
-    return ReadoutLength(READOUTS[name]) if name in READOUTS else LENGTH_HEADS[name](config)
+    """Makes the length head of a `ModelConfig`; without one, the readout gives the size, or the decoder ends itself."""
+    if not config.geometry.sized_by_target:
+        return ReadoutLength(config.geometry)
+    return LENGTH_HEADS[config.length_head or ("token" if config.predicts_length else "oracle")](config)
 
 
 @jax.jit
@@ -127,15 +128,17 @@ def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def top_lengths(output: LengthOutput, k: int, adjacent: bool = False) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
+def top_lengths(
+    output: LengthOutput, k: int, length_window: bool = False
+) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
 
-    With `adjacent`, the lengths are neighbours: first the most likely length, then each time the likelier of the two
-    neighbours of the lengths so far. Without `adjacent`, the k most likely lengths often include implausible ones,
-    because a classifier that is sure of one length spreads the rest of its probability over all others. For a head that
-    predicts one number, the lengths are the k nearest whole numbers, with log-probabilities of 0. The published
-    implementation can also try the lengths l - 1, l and l + 1 for each l of the k most likely ones; this function
-    cannot.
+    With `length_window`, the lengths are neighbours: first the most likely length, then each time the likelier of the
+    two neighbours of the lengths so far. Without `length_window`, the k most likely lengths often include implausible
+    ones, because a classifier that is sure of one length spreads the rest of its probability over all others. For a
+    head that predicts one number, the lengths are the k nearest whole numbers, with log-probabilities of 0. The
+    published implementation can also try the lengths l - 1, l and l + 1 for each l of the k most likely ones; this
+    function cannot.
 
     Raises:
       PadirError: the head predicts nothing, or has fewer than k classes.
@@ -147,8 +150,8 @@ def top_lengths(output: LengthOutput, k: int, adjacent: bool = False) -> tuple[I
     if output.logits_BGM is not None:
         log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
         if k > log_prob_BM.shape[-1]:
-            raise PadirError("top_k", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
-        if not adjacent:
+            raise PadirError("num_lengths", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
+        if not length_window:
             score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
             return index_BK + 1, score_BK
         index_BK = _outwards(log_prob_BM)[:, :k]

@@ -46,7 +46,7 @@ class Transformer(nn.Module):
     ids: Ids
 
     def __post_init__(self):
-        self.ids = self.config.readout.ids(self.ids)
+        self.ids = self.config.geometry.ids(self.ids)
         super().__post_init__()
 
     def setup(self):
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         self.length_predictor = make_length_head(self.config)
         if self.config.rejecter:
             self.rejecter = RejecterHead()
-        if self.config.readout.position_head is not None:
+        if self.config.geometry.position_head is not None:
             self.position_head = Dense(1, ("embed", "keep"), jnp.float32)
 
     def encode(
@@ -124,7 +124,7 @@ class Transformer(nn.Module):
           blank_penalty: number subtracted from the logits of the readout's head, if there is one.
         """
         found_BL, size = None, self.ids.num_embeddings
-        if (head := self.config.readout.position_head) is not None:
+        if (head := self.config.geometry.position_head) is not None:
             head_BL = self.position_head(states_BLD)[..., 0] - blank_penalty
             if find_best:
                 found_BL = head.best(self.piece_logits, states_BLD, head_BL, present_BL, self.ids)
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
 
     def search(self, states_BLD: Float[Array, "R L D"], canvas: Canvas, blank_penalty: Any, size: int):
         """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
-        head = self.config.readout.position_head
+        head = self.config.geometry.position_head
         assert head is not None
         head_BL = self.position_head(states_BLD)[..., 0] - blank_penalty
         return head.search(self.piece_logits, states_BLD, head_BL, canvas, size)
@@ -268,7 +268,7 @@ class Transformer(nn.Module):
     def logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L V"]:
         """Computes float32 logits of all ids."""
         logits_BLV = self.piece_logits(states_BLD)
-        if (head := self.config.readout.position_head) is None:
+        if (head := self.config.geometry.position_head) is None:
             return logits_BLV
         return head.joined(logits_BLV, self.position_head(states_BLD)[..., 0], self.ids)
 
@@ -283,7 +283,7 @@ class Transformer(nn.Module):
     def vocabulary(self, states_BLD: Float[Array, "R L D"]) -> Vocabulary:
         """The logits of all ids, for a loss; a readout's own head keeps them from being computed block by block."""
         params, config, factors = self.variables["params"], self.config, None
-        if config.readout.position_head is None:
+        if config.geometry.position_head is None:
             if config.tied:
                 table_VD, dtype, square = params["token_embedder"]["embedding"], DTYPES[config.dtype], config.width
             else:

@@ -24,7 +24,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @checks.arguments
-def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
+def model_folder(model: checks.Path, *, steps: bool = False) -> Path:
     """The folder of a model, given as a path, an address, the name of a shipped model, or a hub's "ORG/NAME".
 
     A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder). A model
@@ -38,7 +38,7 @@ def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
     PosixPath('runs/mine')
 
     Raises:
-      PadirError: `model` is neither text nor a path.
+      PadirError: `model` is no path of a file.
     """
     if is_address(model):
         return fetched(model, steps=steps)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -93,7 +94,7 @@ class BlankHead:
 
 @dataclasses.dataclass(frozen=True)
 class Ctc:
-    """The readout of CTC models (`ModelConfig.length_head = "ctc"`): merges equal neighbours, then removes blanks.
+    """The readout of CTC models (`ModelConfig.readout = "ctc"`): merges equal neighbours, then removes blanks.
 
     >>> import numpy as np
     >>> tokens_L, ids = np.array([7, 7, 14, 7, 8, 14, 1]), Ids(vocab_size=16, num_sentinels=4, first_regular=3)
@@ -103,6 +104,14 @@ class Ctc:
 
     name: ClassVar[str] = "CTC"
     sized_by_target: ClassVar[bool] = False
+    several: ClassVar[str] = "prefix_beam"
+    # The work of prefix beam search grows with the square of the sentences that it keeps.
+    limits: ClassVar[Mapping[str, Any]] = {
+        "num_lengths": 1,
+        "length_window": False,
+        "prefix_beam": 64,
+        "drop_repeats": False,
+    }
     merges_repeats: ClassVar[bool] = True
     position_head: ClassVar[BlankHead] = BlankHead()
     excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ class Plain:
 
     name: ClassVar[str] = "plain"
     sized_by_target: ClassVar[bool] = True
+    several: ClassVar[str] = "num_lengths"
+    limits: ClassVar[Mapping[str, Any]] = {"prefix_beam": 1, "blank_penalty": 0}
     merges_repeats: ClassVar[bool] = False
     position_head: ClassVar[None] = None
     excludes: ClassVar[tuple[str, ...]] = ()
@@ -115,6 +118,8 @@ class Readout(Protocol):
       name: the name that messages use.
       sized_by_target: the canvas has one position for each token of the sentence. Only then does a reference determine
         the canvas's length, and does each position stand for one target token.
+      several: the option of `Decoding` that says how many hypotheses a draft has.
+      limits: the largest values of options of `Decoding` that the canvas leaves a choice.
       merges_repeats: reading merges equal neighbours, so that `Decoding.drop_repeats` has nothing to do.
       position_head: a decoder head with one logit for each position, which decides on some of the ids, or None. Its
         `joined` gives the logits of all ids, and its `best` the best ids, from few logits of the vocabulary.
@@ -124,6 +129,8 @@ class Readout(Protocol):
 
     name: ClassVar[str]
     sized_by_target: ClassVar[bool]
+    several: ClassVar[str]
+    limits: ClassVar[Mapping[str, Any]]
     merges_repeats: ClassVar[bool]
     position_head: ClassVar[Any]
     excludes: ClassVar[tuple[str, ...]]

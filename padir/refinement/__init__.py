@@ -2,8 +2,8 @@
 
 A `Corruption` makes the noise of the first draft (`draft`) and of training inputs. A `Decoder` turns a `Canvas` into an
 `Output`, from which a `Strategy` makes a `Proposal`: the next canvas. A `Stop` says which sentences are finished. The
-loop `refine` runs any strategy on any decoder; `steps` yields its states. A `Between` makes the canvas of the next
-training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
+loop `refine` runs any strategy on any decoder; `steps` yields its states. A `StageTransition` makes the canvas of the
+next training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
 """
 
 from padir.refinement.canvas import Canvas, from_tokens, hide, repeats, restore, veil, write
@@ -19,7 +19,7 @@ from padir.refinement.corruption import (
     draft,
 )
 from padir.refinement.loop import Refined, State, advance, begin, refine, steps
-from padir.refinement.protocols import Between, Corruption, Decoder, Proposal, Stop, Strategy
+from padir.refinement.protocols import Corruption, Decoder, Proposal, StageTransition, Stop, Strategy
 from padir.refinement.scores import Output
 from padir.refinement.stop import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady
 from padir.refinement.strategies import (
@@ -42,13 +42,13 @@ from padir.refinement.strategies import (
     get_strategy,
     parse_strategy,
 )
-from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
+from padir.refinement.transitions import FromStrategy, Glat, SampledUnroll, Smart
 
 __all__ = [
     "CORRUPTIONS",
     "STRATEGIES",
     "Agreed",
-    "Between",
+    "StageTransition",
     "BlockGibbs",
     "Canvas",
     "Cmlm",
@@ -63,7 +63,7 @@ __all__ = [
     "Frechet",
     "Glat",
     "IndependentParallel",
-    "Lifted",
+    "FromStrategy",
     "Mask",
     "MaskPredict",
     "MaskRange",

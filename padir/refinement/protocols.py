@@ -1,4 +1,4 @@
-"""The protocols of the classes that act on a canvas: `Corruption`, `Strategy`, `Stop` and `Between`."""
+"""The protocols of the classes that act on a canvas: `Corruption`, `Strategy`, `Stop` and `StageTransition`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Memoryless:
 
 
 @runtime_checkable
-class Between(Protocol):
+class StageTransition(Protocol):
     """A transition: a frozen dataclass that makes the next training stage's canvas; its fields are hyperparameters.
 
     A call gets the canvas that the stage saw, the decoder's output, the target, and the positions that the corruption

@@ -1,4 +1,4 @@
-"""Transitions between two training stages (the protocol `Between`): the paper's, SMART's, GLAT's and SUNDAE's.
+"""Transitions between two training stages (the protocol `StageTransition`): the paper's, SMART's, GLAT's and SUNDAE's.
 
 The configurations in configs/objective/ give each transition its stage weights: SMART and GLAT have no loss on the
 first stage, SUNDAE has a loss on both stages.
@@ -23,11 +23,11 @@ from padir.refinement.strategies.sampling import sample_tokens
 
 
 @dataclasses.dataclass(frozen=True)
-class Lifted:
+class FromStrategy:
     """The paper's transition: the first of two steps of a decoding strategy, whose rule ends no sentence here.
 
-    The published implementation does the same between two stages. With S stages, its linear rejecter makes the steps
-    1, 2, ... of S, and each `Lifted` the first of 2. Its "start" tokens are the first stage's input, which may hold
+    The published implementation does the same between two stages. With S stages, its linear rejecter makes the steps 1,
+    2, ... of S, and each `FromStrategy` the first of 2. Its "start" tokens are the first stage's input, which may hold
     right tokens; here they are noise.
 
     Attributes:
@@ -109,7 +109,7 @@ class SampledUnroll:
       temperature: divisor of the logits before sampling, above 0.
     """
 
-    temperature: Annotated[float, partial(checks.above, 0, "use Lifted() for the argmax")] = 1.0
+    temperature: Annotated[float, partial(checks.above, 0, "use FromStrategy() for the argmax")] = 1.0
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         sampled = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)

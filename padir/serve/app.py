@@ -41,6 +41,8 @@ from padir.serve.messages import Answer, AnswerText, Health, Refused, Request, R
 _log = logging.getLogger("padir.serve")
 _NUMBER = "X-Request-ID"
 LEFT = 499  # status in the metrics for a client that left and gets no answer
+# A content type whose charset, if it has one, is UTF-8; its other parameters mean nothing.
+_JSON = re.compile(r'(?i)\s*application/json\s*(;(?!\s*charset\b)[^;]*|;\s*charset\s*=\s*"?utf-?8"?\s*)*')
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -63,9 +65,8 @@ def make_app(
       hosts: host names that requests may use, besides "localhost" and numeric addresses.
       origins: origins of pages that may read answers, such as https://mine.example, or "*".
     """
-    read = RequestReader(
-        engine.limits, engine.most_lengths, engine.num_steps is not None, engine.modes, engine.strategies
-    )
+    names = engine.modes, engine.strategies, engine.several
+    read = RequestReader(engine.limits, engine.most_lengths, engine.num_steps is not None, *names)
     shown, described = page(settings_of(engine, model)), openapi(read)
 
     @contextlib.asynccontextmanager
@@ -224,10 +225,9 @@ async def _until_left(request: requests.Request) -> None:
 
 
 def _check_type(request: requests.Request) -> None:
-    """Refuses content types other than JSON, which web pages could send without the browser's permission check."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(415, "the content type must be application/json: set the header, and send JSON")
+    """Refuses what is not JSON in UTF-8; web pages could send other types without the browser's permission check."""
+    if not _JSON.fullmatch(request.headers.get("content-type", "")):
+        raise Refused(415, "the content type must be application/json in UTF-8: set the header, and send JSON in UTF-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "the body must not be compressed: send plain JSON")
 
@@ -261,9 +261,13 @@ class KnownHosts:
         self.app, self.names = app, frozenset(name.lower() for name in ("localhost", *names))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self.app
         host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
-        refused = refusal(421, "the server does not answer under this host name: start it with allowed_hosts=NAME")
-        await (self.app if is_known(host, self.names) else refused)(scope, receive, send)
+        if not host and scope.get("http_version") == "1.1":
+            answer = refusal(400, "a request needs a header Host with the server's name or address: send it")
+        elif not is_known(host, self.names):
+            answer = refusal(421, "the server does not answer under this host name: start it with allowed_hosts=NAME")
+        await answer(scope, receive, send)
 
 
 def is_known(host: str, names: Collection[str]) -> bool:
@@ -310,11 +314,12 @@ def settings_of(engine: Engine, model: str) -> dict[str, Any]:
         "target": card.target_language,
         "causal": card.config.causal,
         "num_steps": engine.num_steps,
-        "top_k": engine.top_k,
+        "several": engine.several,
+        "hypotheses": engine.hypotheses,
         "max_steps": limits.max_steps,
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),
-        "blank": engine.translator.tokenizer.pieces[card.ids.blank] if card.config.readout.position_head else None,
+        "blank": engine.translator.tokenizer.pieces[card.ids.blank] if card.config.geometry.position_head else None,
     }
 
 

@@ -48,7 +48,7 @@ class Key(NamedTuple):
 
     source_length: int
     num_steps: int | None
-    top_k: int | None
+    hypotheses: int | None
     trace: bool = False
     mode: Mode | None = None
     strategy: str | None = None
@@ -62,7 +62,7 @@ class QueuedSentence(NamedTuple):
     source: list[int]
     n_best: int
     read: Normalised
-    keep: tuple[str, ...] = ()
+    placeholders: tuple[str, ...] = ()
     marked: Marked | None = None
 
 
@@ -98,7 +98,8 @@ class Engine:
         # Not resolved: a default of one candidate would forget the rule for requests that try several.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode)
         self.num_steps: int | None = None  # defaults of requests; None for an autoregressive model
-        self.top_k: int | None = None
+        self.hypotheses: int | None = None
+        self.several = translator.card.config.geometry.several  # the option that says how many
         self.most_lengths, self._counts = 1, ()
         self._lengths = row_lengths(translator.card.config)
         self.modes = sorted(filter(self._works, MODES), key=lambda mode: mode != self.decoding.mode)
@@ -127,15 +128,17 @@ class Engine:
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
-        self.most_lengths = min(limits.max_lengths, config.max_length) if self._works("refine", top_k=2) else 1
-        self.num_steps, self.top_k = decoding.num_steps, decoding.top_k
-        most = {"num_steps": limits.max_steps, "top_k": self.most_lengths, "draws": limits.max_lengths}
+        self.most_lengths = (
+            min(limits.max_lengths, config.max_length) if self._works("refine", **{self.several: 2}) else 1
+        )
+        self.num_steps, self.hypotheses = decoding.num_steps, getattr(decoding, self.several)
+        most = {"num_steps": limits.max_steps, self.several: self.most_lengths, "num_drafts": limits.max_lengths}
         for name, limit in most.items():
             if (value := getattr(decoding, name)) > limit:
                 raise PadirError(name, f"at most {limit}, the limit of requests", value)
-        # Whatever top_k clients set, a batch is filled up to one of few numbers of candidates.
-        counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
-        self._counts = tuple(sorted(count * decoding.draws for count in counts))
+        # Whatever number clients set, a batch is filled up to one of few numbers of candidates.
+        counts = {self.hypotheses, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
+        self._counts = tuple(sorted(count * decoding.num_drafts for count in counts))
 
     def _works(self, mode: Mode, **changes: Any) -> bool:
         try:
@@ -188,22 +191,23 @@ class Engine:
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
         num_steps = request.num_steps
-        top_k = request.top_k
+        hypotheses = getattr(request, self.several)
         mode = request.mode or self.decoding.mode
-        if mode == "refine" and self.num_steps is not None and self.top_k is not None:
+        if mode == "refine" and self.num_steps is not None and self.hypotheses is not None:
             num_steps = num_steps or self.num_steps
-            top_k = top_k or self.top_k
-            check_n_best(request.n_best, top_k * self.decoding.draws)
-        elif (num_steps, top_k, request.n_best, request.trace, request.strategy) != (None, None, 0, False, None):
+            hypotheses = hypotheses or self.hypotheses
+            check_n_best(request.n_best, hypotheses * self.decoding.num_drafts)
+        elif (num_steps, hypotheses, request.n_best, request.trace, request.strategy) != (None, None, 0, False, None):
             remedy = ", or ask for the mode 'refine'" if "refine" in self.modes else ""
-            what = f"the mode {mode!r} takes only text, split and keep: leave the other fields out{remedy}"
+            what = f"the mode {mode!r} takes only text, split and placeholders: leave the other fields out{remedy}"
             raise Refused(422, what)
-        keep = self.decoding.keep if request.keep is None else tuple(request.keep)
-        own = num_steps, top_k, request.trace, None if mode == self.decoding.mode else mode, request.strategy
+        placeholders = self.decoding.placeholders if request.placeholders is None else tuple(request.placeholders)
+        own = num_steps, hypotheses, request.trace, None if mode == self.decoding.mode else mode, request.strategy
         language = self.translator.card.source_language
         limits = self.limits
         paragraphs = [
-            Paragraph.split(text, language, keep) if request.split else Paragraph.whole(text) for text in request.texts
+            Paragraph.split(text, language, placeholders) if request.split else Paragraph.whole(text)
+            for text in request.texts
         ]
         texts = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
         if len(texts) > limits.max_sentences:
@@ -215,14 +219,14 @@ class Engine:
         for number, text in enumerate(texts, 1):  # one by one: the first that is too long ends the work
             if len(text) > limits.max_characters:
                 raise Refused(422, f"sentence {number} has more than {limits.max_characters:,} characters: split it")
-            (read,) = loaded.normalised([text], keep)
-            (words,), (spans,) = loaded.marked([read.text], keep)
+            (read,) = loaded.normalised([text], placeholders)
+            (words,), (spans,) = loaded.marked([read.text], placeholders)
             (source,), truncated = loaded.source_tokens([words], truncate=True)
             if truncated or (spans and len(spans.edits) > most):
                 raise Refused(422, f"sentence {number} has more than the {most} tokens or spans of the model: split it")
             length = padded_length(len(source), self._lengths) if words.strip() else 0
             left = words if length else read.text
-            sentences.append(QueuedSentence(Key(length, *own), left, source, request.n_best, read, keep, spans))
+            sentences.append(QueuedSentence(Key(length, *own), left, source, request.n_best, read, placeholders, spans))
         return paragraphs, sentences
 
     def submit(self, sentences: Sequence[QueuedSentence], client: str = "") -> list[Future[Translation]]:
@@ -239,15 +243,16 @@ class Engine:
         takes long.
         """
         more_passes = max(1.0, (key.num_steps or 1) / (self.num_steps or 1))
-        more_lengths = (key.top_k or 1) / (self.top_k or 1) if key.num_steps else 1.0
-        tokens = key.source_length * more_passes * more_lengths
+        more_rows = (key.hypotheses or 1) / (self.hypotheses or 1) if key.num_steps else 1.0
+        tokens = key.source_length * more_passes * more_rows
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 
     def _pipeline(self, key: Key, n_best: int) -> Pipeline:
         own: Any = {"strategy": key.strategy} if key.strategy else {}
         decoding = self.decoding.changed(mode=key.mode, **own)
-        if key.num_steps is not None and key.top_k is not None:
-            decoding = decoding.changed(num_steps=key.num_steps, top_k=key.top_k, n_best=n_best)
+        if key.num_steps is not None and key.hypotheses is not None:
+            several: Any = {self.several: key.hypotheses}
+            decoding = decoding.changed(num_steps=key.num_steps, n_best=n_best, **several)
         pipeline = self.translator.pipeline(decoding, trace=key.trace)
         if isinstance(pipeline, RefiningPipeline):
             return dataclasses.replace(pipeline, counts=self._counts, lengths=self._lengths)
@@ -257,7 +262,9 @@ class Engine:
         """Translates a batch."""
         if not key.source_length:
             empty = [untranslated(each.text, each.marked) for each in sentences]
-            return [restored(result, each.read, each.keep) for result, each in zip(empty, sentences, strict=True)]
+            return [
+                restored(result, each.read, each.placeholders) for result, each in zip(empty, sentences, strict=True)
+            ]
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
         pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
@@ -272,7 +279,7 @@ class Engine:
         def listed(result: Translation, each: QueuedSentence) -> Translation:
             lengths = result.candidate_lengths[: each.n_best]
             found = dataclasses.replace(result, candidates=result.candidates[: each.n_best], candidate_lengths=lengths)
-            return restored(found, each.read, each.keep)
+            return restored(found, each.read, each.placeholders)
 
         return [listed(result, each) for each, result in zip(sentences, results, strict=True)]
 
@@ -281,7 +288,7 @@ class Engine:
         card, loaded = self.translator.card, self.translator.loaded
         options: list[tuple[Any, ...]] = [(None, None, False)]
         if self.num_steps is not None:
-            own = self.num_steps, self.top_k
+            own = self.num_steps, self.hypotheses
             refines = self.decoding.mode == "refine"
             options = [(*own, False), (*own, True)] if refines else [*options, (*own, True, "refine")]
         prefix, piece = [card.ids.length] if card.config.length_token else [], card.ids.first_regular

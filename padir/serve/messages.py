@@ -14,6 +14,7 @@ from padir.decoding.options import Mode
 from padir.decoding.streaming import TranslatedLine
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.storage.files import parsed_json
 from padir.text.spans import KINDS
 
 
@@ -38,7 +39,8 @@ class Limits:
       max_body: maximum size of a request in bytes.
       max_sentences: maximum number of sentences in a request.
       max_characters: maximum number of characters of a sentence, read before the model limits its tokens and spans.
-      max_steps: largest num_steps of a request. max_lengths: its largest top_k and n_best, and the server's draws.
+      max_steps: largest num_steps of a request. max_lengths: its largest num_lengths (or prefix_beam) and n_best, and
+        the server's num_drafts.
       max_queue: maximum number of waiting sentences, of all clients together. No client has more waiting sentences
         than there are free places; so a single client has at most half of `max_queue`.
       timeout: maximum number of seconds from a request's arrival to its answer, without the time for compiling.
@@ -72,23 +74,24 @@ class Request:
     """A checked request.
 
     Attributes:
-      num_steps, top_k: as in `Decoding`; None means the server's own.
+      num_steps, num_lengths, prefix_beam: as in `Decoding`; None means the server's own.
       n_best: number of candidates in the answer.
       trace: the answer lists every step.
       split: translate each sentence of a text by itself.
       mode, strategy: as in `Decoding`; None means the server's own.
-      keep: kinds of spans, as in `Decoding`, but no patterns; None means the server's own.
+      placeholders: kinds of spans, as in `Decoding`, but no patterns; None means the server's own.
     """
 
     texts: tuple[str, ...]
     num_steps: int | None = None
-    top_k: int | None = None
+    num_lengths: int | None = None
+    prefix_beam: int | None = None
     n_best: int = 0
     trace: bool = False
     split: bool = False
     mode: Mode | None = None
     strategy: str | None = None
-    keep: frozenset[str] | None = None
+    placeholders: frozenset[str] | None = None
 
 
 class AnswerCandidate(msgspec.Struct):
@@ -150,10 +153,10 @@ class Health(msgspec.Struct):
 
 
 REFUSALS = {
-    400: "the body is not JSON",
+    400: "the body is not JSON or has a name twice, or the request has no Host",
     408: "the body did not arrive in time",
     413: "the body is too large",
-    415: "the body is not declared as application/json, or is compressed",
+    415: "the body is not declared as application/json in UTF-8, or is compressed",
     421: "the server does not answer under this host name",
     422: "a field or a sentence is refused",
     429: "the queue is full: try again after Retry-After seconds",
@@ -167,8 +170,8 @@ class RequestReader:
     """Reads requests for a model from JSON.
 
     Args:
-      most_lengths: the largest top_k.
-      refines: False for an autoregressive model, whose requests have only `text`, `split`, `keep` and `mode`.
+      most_lengths: the largest value of the field `several`, which is num_lengths or prefix_beam.
+      refines: False for an autoregressive model, whose requests have only `text`, `split`, `placeholders` and `mode`.
       modes, strategies: names that requests may give; the first mode is the default.
     """
 
@@ -179,6 +182,7 @@ class RequestReader:
         refines: bool,
         modes: Sequence[str] = (),
         strategies: Sequence[str] = (),
+        several: str = "num_lengths",
     ):
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
         sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
@@ -186,7 +190,7 @@ class RequestReader:
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             ("text", sentence | sentences),
             ("split", _described(bool, "translate each sentence of a text by itself"), False),
-            ("keep", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
+            ("placeholders", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
         ]
         if refines:
             steps = _described(int, "decoder passes at most; null: the server's own", ge=1, le=limits.max_steps)
@@ -197,7 +201,7 @@ class RequestReader:
                 ge=0,
                 le=limits.max_lengths,
             )
-            fields += [("num_steps", steps | None, None), ("top_k", lengths | None, None)]
+            fields += [("num_steps", steps | None, None), (several, lengths | None, None)]
             fields += [("n_best", listed, 0), ("trace", _described(bool, "list the draft and every step"), False)]
         if modes:
             mode: Any = Literal[tuple(modes)]
@@ -212,10 +216,11 @@ class RequestReader:
     def __call__(self, body: bytes) -> Request:
         """Reads a request.
 
-        >>> RequestReader(Limits(), 8, refines=True)(b'{"text": "Hallo!", "top_k": 3}').top_k
+        >>> RequestReader(Limits(), 8, refines=True)(b'{"text": "Hallo!", "num_lengths": 3}').num_lengths
         3
         """
         try:
+            parsed_json(body)  # refuses a field that stands twice, of which msgspec takes the last
             asked = self._decoder.decode(body)
         except msgspec.ValidationError as error:
             raise Refused(422, f"{str(error)[:200]}; the fields are {', '.join(self.names)}") from None

@@ -277,11 +277,11 @@
   };
 
   /** The server's answer, made in this page. */
-  const answerHere = async ({ text, num_steps, top_k }) => {
+  const answerHere = async ({ text, num_steps, num_lengths = 1 }) => {
     const split = new Intl.Segmenter(settings.source, { granularity: "sentence" }).segment(text);
     const sentences = [];
     for (const { segment } of split) {
-      if (segment.trim()) sentences.push(await (await translator).translate(segment.trim(), { num_steps, top_k }));
+      if (segment.trim()) sentences.push(await (await translator).translate(segment.trim(), { num_steps, num_lengths }));
     }
     const sum = (name) => sentences.reduce((total, each) => total + each[name], 0);
     const sums = { passes: sum("passes"), length: sum("length"), hypotheses: sum("hypotheses") };
@@ -307,7 +307,7 @@
     if (!settings.causal) {
       body.mode = "refine";
       body.num_steps = $("num_steps").valueAsNumber;
-      body.top_k = body.n_best = $("top_k").valueAsNumber;
+      body[settings.several] = body.n_best = $("hypotheses").valueAsNumber;
       body.trace = true;
     }
     complain("");
@@ -340,7 +340,7 @@
   }
   $("reading").hidden = !aligns;
   if (aligns) $("tried").textContent = "Sentences tried";
-  $("top_k").parentElement.hidden = aligns && settings.local;
+  $("hypotheses").parentElement.hidden = aligns && settings.local;
   $("about").textContent =
     `${language(settings.source)} to ${language(settings.target)}. ` +
     (settings.causal
@@ -352,7 +352,7 @@
   if (settings.causal) document.querySelectorAll(".refining").forEach((each) => (each.hidden = true));
   for (const [id, value, most] of [
     ["num_steps", settings.num_steps, settings.max_steps],
-    ["top_k", settings.top_k, settings.max_lengths],
+    ["hypotheses", settings.hypotheses, settings.max_lengths],
   ]) {
     $(id).max = most;
     $(id).value = value ?? 1;

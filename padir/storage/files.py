@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from padir.errors import PadirError
+from padir import checks
+from padir.errors import PadirError, shown
 
 RESTORE = "restore the folder from a copy"
 _NO_ROOM = {
@@ -51,8 +52,10 @@ def check_local(path: str | os.PathLike[str]) -> None:
 def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns an `OSError` about `path`, or about anything in or above it, into a `PadirError` with a remedy.
 
-    Errors about other files and broken pipes pass unchanged. Links in `path` are followed. An address is refused.
+    Errors about other files and broken pipes pass unchanged. Links in `path` are followed. An address is refused,
+    and so is what no file can be called.
     """
+    checks.path(path=path)
     check_local(path)
     try:
         yield
@@ -154,17 +157,21 @@ def parsed_json(text: str | bytes) -> Any:
             text = text.decode(json.detect_encoding(text))
         found = json.loads(text, object_pairs_hook=_named_once)
         if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()  # refuses one surrogate alone
+            json.dumps(found, ensure_ascii=False).encode()
         return found
+    except UnicodeEncodeError:
+        raise ValueError("one of \\ud800 to \\udfff stands alone: write both halves of the character") from None
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, whose names must differ: readers do not agree on which of two values holds."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice in an object")
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {shown(name)} stands twice in an object: leave one out")
+        found[name] = value
     return found
 
 

@@ -67,19 +67,19 @@ class Normalised(NamedTuple):
         """The number of words in front of the sentence that a space ends."""
         return len(f"{self.before}x".split()) - 1
 
-    def restored(self, translation: str, keep: Sequence[str] = ()) -> str:
-        """The translation with what stood around its source, and in capitals if this was; spans of `keep` stay."""
+    def restored(self, translation: str, kinds: Sequence[str] = ()) -> str:
+        """The translation with what stood around its source, and in capitals if this was; spans of `kinds` stay."""
         if self.capitals:
-            masked, spans = _masked(translation.replace(_SPAN, " "), keep)
+            masked, spans = _masked(translation.replace(_SPAN, " "), kinds)
             translation = _unmasked(masked.upper(), spans)
         return self.before + translation + self.after
 
 
-def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str], int] = len) -> Normalised:
+def normalised(text: str, kinds: Sequence[str] = (), count_pieces: Callable[[str], int] = len) -> Normalised:
     """Takes a sentence apart, in time that is linear in its length.
 
     Args:
-      keep: kinds and patterns of spans that stay as they are (`padir.text.spans`).
+      kinds: kinds and patterns of spans that stay as they are (`padir.text.spans`).
       count_pieces: the number of pieces of a word in the model's vocabulary (`Tokenizer.normalised`). By default, words
         in capitals are read in lower case.
 
@@ -89,11 +89,11 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
     'WHERE IS HE?'
     """
     text = text.replace(_SPAN, " ")
-    if "tags" in keep and "&" in text:
+    if "tags" in kinds and "&" in text:
         letters = edited(text, [edit for edit in characters(text) if edit.text.isalpha()])
-        if _in_capitals(_masked(letters, keep)[0]):
+        if _in_capitals(_masked(letters, kinds)[0]):
             text = letters  # so that these entities get the case of their words
-    masked, spans = _masked(text, keep)
+    masked, spans = _masked(text, kinds)
     begin = _match_end(_BEFORE, masked)
     end = len(masked) - _match_end(_AFTER, masked[::-1])
     core = composed(masked[begin:end])
@@ -117,9 +117,9 @@ def normalised(text: str, keep: Sequence[str] = (), count_pieces: Callable[[str]
     return Normalised(_unmasked(core, spans), before, after, capitals)
 
 
-def _masked(text: str, keep: Sequence[str]) -> tuple[str, list[str]]:
+def _masked(text: str, kinds: Sequence[str]) -> tuple[str, list[str]]:
     """A text with one noncharacter in place of each span and, with "tags", of each entity; and what it stands for."""
-    places = [each[:2] for each in (*find(text, keep), *(characters(text) if "tags" in keep else ()))]
+    places = [each[:2] for each in (*find(text, kinds), *(characters(text) if "tags" in kinds else ()))]
     edits = []
     done = 0
     for begin, end in sorted(places):

@@ -38,10 +38,10 @@ class Paragraph:
     gaps: tuple[str, ...]
 
     @staticmethod
-    def split(text: str, language: str, keep: Sequence[str] = ()) -> Paragraph:
+    def split(text: str, language: str, kinds: Sequence[str] = ()) -> Paragraph:
         """Splits a text by the rules of its language; for a language without rules, by the rules of English.
 
-        No sentence ends within a span of the kinds and patterns of `keep` (`padir.text.spans.find`).
+        No sentence ends within a span of the kinds and patterns of `kinds` (`padir.text.spans.find`).
 
         Raises:
           PadirError: the text holds surrogate code points.
@@ -52,7 +52,7 @@ class Paragraph:
             raise surrogates_error() from None
         sentences, gaps, begin = [], [""], 0
         inside = bytearray(len(text) + 1)
-        for span in find(text, keep):
+        for span in find(text, kinds):
             inside[span.begin + 1 : span.end] = b"1" * (span.end - span.begin - 1)
         plain = _WHITE.sub(" ", text)  # white space of several bytes makes the rules of version 1.0 fail
         for end in _ends(plain, primary(language)):

@@ -104,26 +104,26 @@ def _compiled(kind: str) -> re.Pattern[str]:
     return re.compile(KINDS.get(kind, kind))
 
 
-def check_kinds(keep: Iterable[str]) -> None:
+def check_kinds(kinds: Iterable[str]) -> None:
     """Refuses patterns that do not compile, that can match nothing, or that look like a misspelt kind.
 
     >>> check_kinds(["tag"])
     Traceback (most recent call last):
-    padir.errors.PadirError: keep: there is no kind 'tag': did you mean 'tags'?
+    padir.errors.PadirError: placeholders: there is no kind 'tag': did you mean 'tags'?
     """
-    for kind in keep:
+    for kind in kinds:
         if kind in KINDS:
             continue
         if kind.isalpha() and kind.islower() and "did you mean" in (remedy := nearest(kind, list(KINDS))):
-            raise PadirError(f"keep: there is no kind {kind!r}", remedy=remedy)
+            raise PadirError(f"placeholders: there is no kind {kind!r}", remedy=remedy)
         try:
             _compiled(kind)
             least, _ = re._parser.parse(kind).getwidth()  # pyright: ignore[reportAttributeAccessIssue]
         except (re.error, OverflowError, RecursionError) as error:
             expected = f"one of {', '.join(KINDS)}, or a regular expression"
-            raise PadirError("keep", expected, kind, f"correct the pattern ({error})") from None
+            raise PadirError("placeholders", expected, kind, f"correct the pattern ({error})") from None
         if not least:
-            raise PadirError("keep", "patterns that match at least one character", kind)
+            raise PadirError("placeholders", "patterns that match at least one character", kind)
 
 
 def find(text: str, kinds: Sequence[str]) -> list[Found]:

@@ -159,9 +159,9 @@ class Tokenizer:
         with atomic_file(path, binary=True) as file:
             file.write(self.model_bytes)
 
-    def normalised(self, text: str, keep: Sequence[str] = ()) -> Normalised:
+    def normalised(self, text: str, kinds: Sequence[str] = ()) -> Normalised:
         """The plain form of a sentence (`padir.text.normalise`), with capitals as this vocabulary has them."""
-        return normalised(text, keep, lambda word: len(self.encode(word)))
+        return normalised(text, kinds, lambda word: len(self.encode(word)))
 
     def encode(self, text: str) -> list[int]:
         """Converts a text to token ids without EOS. `</s>` and `<extra_id_0>` in the text are plain characters.

@@ -19,7 +19,7 @@ class Batch:
     """Rows of one or more sentence pairs, as the loader packs them; segment ids begin at 1, and 0 marks padding.
 
     Attributes:
-      part, parts: row r of this part is row r * parts + part of the batch (`padir.training.step`).
+      part, accumulation_steps: row r of this part is row r * parts + part of the batch (`padir.training.step`).
     """
 
     source_BS: Int[Array, "B S"]
@@ -27,13 +27,13 @@ class Batch:
     target_BL: Int[Array, "B L"]
     target_segment_BL: Int[Array, "B L"]
     part: Int[Array, ""] | None = None
-    parts: int = flax.struct.field(pytree_node=False, default=1)
+    accumulation_steps: int = flax.struct.field(pytree_node=False, default=1)
 
     def row_keys(self, key: Key[Array, ""]) -> Key[Array, " B"]:
         """One key for each row, the same whether the row is in the whole batch or in a part of it."""
         rows = self.target_BL.shape[0]
-        key_B = jax.random.split(key, rows * self.parts)
-        return key_B if self.part is None else key_B.reshape(rows, self.parts)[:, self.part]
+        key_B = jax.random.split(key, rows * self.accumulation_steps)
+        return key_B if self.part is None else key_B.reshape(rows, self.accumulation_steps)[:, self.part]
 
     def own_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """A key that differs from the keys of the batch's other parts."""

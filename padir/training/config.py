@@ -27,13 +27,13 @@ class Intervals:
       log: steps between two lines of metrics.
       evaluate: steps between two validations, which decode the validation split; 0: never.
       checkpoint: steps between two checkpoints.
-      keep: number of checkpoints that stay on disk.
+      max_to_keep: number of checkpoints that stay on disk.
     """
 
     log: checks.Count = 50
     evaluate: checks.CountOrZero = 2_000
     checkpoint: checks.Count = 1_000
-    keep: checks.Count = 2
+    max_to_keep: checks.Count = 2
 
     def evaluates(self, step: int, num_steps: int) -> bool:
         """True if validation follows a step: at each interval and after the last step, unless `evaluate` is 0."""
@@ -92,7 +92,7 @@ class TrainConfig:
     @property
     def checkpoints_kept(self) -> int:
         """Number of regular checkpoints that stay on disk: at least as many as are averaged."""
-        return max(self.intervals.keep, self.averaging.count if self.averaging.kind == "last" else 0)
+        return max(self.intervals.max_to_keep, self.averaging.count if self.averaging.kind == "last" else 0)
 
     def changes(self) -> list[str]:
         """Gin bindings of the settings that differ from the defaults.

@@ -26,9 +26,9 @@ from padir.models.transformer import Transformer
 from padir.readout.vocabulary import Vocabulary
 from padir.refinement.canvas import Canvas, veil
 from padir.refinement.corruption import RandomVisible, Uniform
-from padir.refinement.protocols import Between, Corruption, Strategy
+from padir.refinement.protocols import Corruption, StageTransition, Strategy
 from padir.refinement.segments import sum_in_segment
-from padir.refinement.transitions import Lifted
+from padir.refinement.transitions import FromStrategy
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import (
     NORMALISERS,
@@ -131,10 +131,10 @@ class Objective(Loss):
 
     Attributes:
       corruption: makes the first stage's canvas.
-      between: makes the next stage's canvas from a stage's prediction.
+      transition: makes the next stage's canvas from a stage's prediction.
       stage_weights: for each of the S stages, the positions that count. "all" counts every position; "noised" counts
-        EOS and the positions that the corruption or `between` chose; "masked" counts EOS and the chosen positions that
-        began as a mask. "inverse" and "falling" weight the noised positions by their number
+        EOS and the positions that the corruption or `transition` chose; "masked" counts EOS and the chosen positions
+        that began as a mask. "inverse" and "falling" weight the noised positions by their number
         (`padir.training.batch.stage_weight`). "none" counts no position and stops the stage's gradient.
       visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
         with None, each position sees all other positions that the corruption did not choose.
@@ -155,7 +155,7 @@ class Objective(Loss):
     """
 
     corruption: Corruption = Uniform()
-    between: Between = Lifted()
+    transition: StageTransition = FromStrategy()
     stage_weights: tuple[str, ...] = ("all", "all")
     visibility: RandomVisible | None = None
     label_smoothing: checks.ShareBelow1 = 0.0
@@ -176,7 +176,7 @@ class Objective(Loss):
         if self.stage_weights[-1] == "none":
             remedy = "choose another weight, or leave the stage out"
             raise PadirError("a last stage of weight 'none' trains nothing", remedy=remedy)
-        remask = getattr(getattr(self.between, "strategy", None), "remask", None)
+        remask = getattr(getattr(self.transition, "strategy", None), "remask", None)
         if len(self.stage_weights) > 2 and remask == "logits":
             expected = "at most 2 stages with remask='logits', because a transition knows the logits of one stage only"
             raise PadirError("Objective.stage_weights", expected, self.stage_weights, "use remask='previous'")
@@ -191,15 +191,15 @@ class Objective(Loss):
         return next(stage for stage, weights in enumerate(self.stage_weights) if weights != "none")
 
     def decoded_with(self, config: ModelConfig) -> Strategy:
-        return getattr(self.between, "strategy", config.readout.strategy)
+        return getattr(self.transition, "strategy", config.geometry.strategy)
 
     def check(self, config: ModelConfig, packed: bool) -> None:
         if self.visibility is not None and not config.decontextualised:
             what = "Objective.visibility needs a decontextualised decoder"
             raise PadirError(what, remedy="set ModelConfig.decontextualised")
-        if config.readout.sized_by_target:
+        if config.geometry.sized_by_target:
             return
-        model = f"a {config.readout.name} model"
+        model = f"a {config.geometry.name} model"
         if packed:
             raise PadirError(f"{model} needs rows of one sentence pair", remedy='set Batching.mode = "bucket"')
         if wrong := set(self.stage_weights) - {"all", "none"}:
@@ -212,7 +212,7 @@ class Objective(Loss):
         key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
         key_dropout = batch.own_key(key_dropout)
         canvas, chosen_BL = self.first_canvas(batch.row_keys(key_corrupt), batch, model)
-        fits_B = model.config.readout.fits(canvas, batch.target_BL)
+        fits_B = model.config.geometry.fits(canvas, batch.target_BL)
         segment_BL, present_BL = canvas.segment_BL, canvas.segment_BL > 0
         encoder = call.bound(jax.random.fold_in(key_dropout, 0))
         encoded = call.encode(encoder)
@@ -241,7 +241,9 @@ class Objective(Loss):
             if stage + 1 < len(self.stage_weights):
                 key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
                 output = vocabulary.output(keep_BL, model.config.rejecter_judges)
-                canvas, chosen_BL = self.between(key_B, canvas, output, aligned_BL, chosen_BL, progress=call.progress)
+                canvas, chosen_BL = self.transition(
+                    key_B, canvas, output, aligned_BL, chosen_BL, progress=call.progress
+                )
         return self._total(call, parts, encoded.length, keep_BL, canvas, fits_B)
 
     def first_canvas(
@@ -250,7 +252,7 @@ class Objective(Loss):
         """The canvas of the first stage, and the positions that the corruption chose."""
         config = model.config
         pairs = batch.source_segment_BS, batch.target_BL, batch.target_segment_BL
-        canvas, chosen_BL = config.readout.first_canvas(
+        canvas, chosen_BL = config.geometry.first_canvas(
             key_B, *pairs, corruption=self.corruption, ids=model.ids, max_length=config.max_length
         )
         if config.decontextualised:
@@ -264,7 +266,7 @@ class Objective(Loss):
     ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
         """A stage's sums (`Readout.loss`, then `rejecter_loss` if it judges predictions), and the aligned target."""
         smoothing = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
-        sums, aligned_BL = config.readout.loss(vocabulary, canvas, target_BL, weight_BL, **smoothing)
+        sums, aligned_BL = config.geometry.loss(vocabulary, canvas, target_BL, weight_BL, **smoothing)
         if keep_BL is not None and config.rejecter_judges == "prediction":
             right_BL = vocabulary.tally(aligned_BL).best == aligned_BL
             where_BL = (canvas.segment_BL > 0) & (self.stage_weights[stage] != "none")
@@ -281,7 +283,7 @@ class Objective(Loss):
 
     def _total(self, call: Call, parts, length, keep_BL, canvas: Canvas, fits_B):
         """The loss and the sums of all stages; `canvas` is the input of the last stage."""
-        batch, aligned = call.batch, not call.model.config.readout.sized_by_target
+        batch, aligned = call.batch, not call.model.config.geometry.sized_by_target
         loss_S, z_loss_S, weight_S, correct_S, *judged = map(jnp.stack, zip(*parts, strict=True))
         keep_loss = keep_correct = keep_judged = None
         if judged:  # the head judged predictions, in every stage

@@ -106,7 +106,7 @@ class TrainRun:
         self.tokenizer = load_tokenizer(mixture.folders[0])
         self.programs = Programs.of(config, self.tokenizer.ids)
         self.mesh = self.programs.placement.mesh
-        rows = self.mesh.shape[DATA] * config.batching.parts
+        rows = self.mesh.shape[DATA] * config.batching.accumulation_steps
         how = {"row_multiple": rows, "length_token": config.model.length_token, "seed": config.seed}
         loader = make_loader(mixture, config.batching, **how, shard=process_rows(self.mesh))
         self.batches = PlacedBatches(loader, self.programs.placement.batch)

@@ -39,17 +39,17 @@ def make_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
     """Makes the function of one optimizer step of `num_steps`; the objective's `normaliser` divides its loss.
 
-    A skipped step (see `NotFinite`) counts as a step and adds nothing to the sums. With `Batching.parts` above 1 the
-    gradients of the summed loss are added up part by part, then divided once; there is one check for finite numbers and
-    one update for the whole batch. Parameters whose names begin with one of `freeze` get no gradient, which saves
-    computing it; `optimizer` must leave them as they are (`padir.training.optimizer.frozen`).
+    A skipped step (see `NotFinite`) counts as a step and adds nothing to the sums. With `Batching.accumulation_steps`
+    above 1 the gradients of the summed loss are added up part by part, then divided once; there is one check for finite
+    numbers and one update for the whole batch. Parameters whose names begin with one of `freeze` get no gradient, which
+    saves computing it; `optimizer` must leave them as they are (`padir.training.optimizer.frozen`).
 
     Raises:
       PadirError: there are several parts, and the objective's normaliser does not divide the length loss.
     """
-    if batching.parts > 1 and objective.normaliser != "tokens":
-        what = f"Batching.parts with the normaliser {objective.normaliser!r}"
-        raise PadirError(what, "1, because the length loss is not divided", batching.parts)
+    if batching.accumulation_steps > 1 and objective.normaliser != "tokens":
+        what = f"Batching.accumulation_steps with the normaliser {objective.normaliser!r}"
+        raise PadirError(what, "1, because the length loss is not divided", batching.accumulation_steps)
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -68,11 +68,13 @@ def make_step(
             loss, sums = summed(params, batch)
             return mean_loss(loss, sums), sums
 
-        if batching.parts == 1:
+        if batching.accumulation_steps == 1:
             (loss, sums), grads = jax.value_and_grad(mean, has_aux=True)(state.params)
         else:
             of_part = jax.value_and_grad(summed, has_aux=True)
-            (loss, sums), grads = _summed_over_parts(lambda part: of_part(state.params, part), batch, batching.parts)
+            (loss, sums), grads = _summed_over_parts(
+                lambda part: of_part(state.params, part), batch, batching.accumulation_steps
+            )
             loss, grads = mean_loss((loss, grads), sums)
         finite = is_finite(loss, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -85,24 +87,24 @@ def make_step(
     return step_fn
 
 
-def _summed_over_parts(fn: Callable[[Batch], Any], batch: Batch, parts: int) -> Any:
+def _summed_over_parts(fn: Callable[[Batch], Any], batch: Batch, accumulation_steps: int) -> Any:
     """Sum of `fn` over the parts of a batch, one after the other; each part has rows from the whole batch."""
     rows = batch.target_BL.shape[0]
-    if rows % parts:
-        raise PadirError("Batching.parts", f"a divisor of the {rows} rows of a batch", parts)
+    if rows % accumulation_steps:
+        raise PadirError("Batching.accumulation_steps", f"a divisor of the {rows} rows of a batch", accumulation_steps)
     leaves, tree = jax.tree.flatten(batch)
-    leaves = [leaf.reshape(rows // parts, parts, *leaf.shape[1:]) for leaf in leaves]
+    leaves = [leaf.reshape(rows // accumulation_steps, accumulation_steps, *leaf.shape[1:]) for leaf in leaves]
 
     made = None
 
     def part(number: Any) -> list[Any]:  # leaves, because annotated shapes of sums would refuse a ShapeDtypeStruct
         nonlocal made
         some = jax.tree.unflatten(tree, [jax.lax.dynamic_index_in_dim(x, number, 1, keepdims=False) for x in leaves])
-        sums, made = jax.tree.flatten(fn(dataclasses.replace(some, part=number, parts=parts)))
+        sums, made = jax.tree.flatten(fn(dataclasses.replace(some, part=number, accumulation_steps=accumulation_steps)))
         return sums
 
     zeros = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in jax.eval_shape(part, jnp.int32(0))]
-    total = jax.lax.fori_loop(0, parts, lambda i, total: jax.tree.map(jnp.add, total, part(i)), zeros)
+    total = jax.lax.fori_loop(0, accumulation_steps, lambda i, total: jax.tree.map(jnp.add, total, part(i)), zeros)
     return jax.tree.unflatten(made, total)
 
 

@@ -30,15 +30,15 @@ def arguments(command, options, bindings=()):
         ([], [], Decoding()),
         (["--num_steps", 2, "--batch_size", 1, "--seed", 5], [], Decoding(num_steps=2, batch_size=1, seed=5)),
         (["--strategy", "threshold:tau=1"], [], Decoding(strategy=Threshold(tau=1.0))),
-        (["--top_k", 2, "--draws", 2], [], Decoding(top_k=2, draws=2)),
-        (["--top_k", 5, "--adjacent"], [], Decoding(top_k=5, adjacent=True)),
+        (["--num_lengths", 2, "--num_drafts", 2], [], Decoding(num_lengths=2, num_drafts=2)),
+        (["--num_lengths", 5, "--length_window"], [], Decoding(num_lengths=5, length_window=True)),
         (["--rerank", "mbr_bleu"], [], Decoding(rerank="mbr_bleu")),
-        (["--brevity", 0.5, "--length_weight", 2], [], Decoding(brevity=0.5, length_weight=2.0)),
+        (["--length_normalization", 0.5], [], Decoding(length_normalization=0.5)),
         (["--beam", 2, "--length_penalty", 0], [], Decoding(beam=2, length_penalty=0.0)),
         (["--num_steps", 2], ["Decoding.num_steps=3", "Decoding.seed=7"], Decoding(num_steps=2, seed=7)),
         ([], ["Decoding.strategy=@MaskPredict()"], Decoding(strategy=MaskPredict())),
         ([], ["Decoding.strategy='mask_predict'"], Decoding(strategy=MaskPredict())),
-        (["--temperature", 0.5], ["Decoding.draws=3"], Decoding(temperature=0.5, draws=3)),
+        (["--temperature", 0.5], ["Decoding.num_drafts=3"], Decoding(temperature=0.5, num_drafts=3)),
         (["--mode", "causal", "--precision", "int8"], [], Decoding(mode="causal", precision="int8")),
     ],
 )
@@ -51,17 +51,17 @@ def test_every_decoding_option_is_one_of_translate():
     assert all(hasattr(args, name) for name in option_table())
 
 
-OWN = Decoding(num_steps=10, top_k=5, brevity=1.5, length_weight=0.3)
+OWN = Decoding(num_steps=10, num_lengths=5, length_normalization=1.5)
 
 
 @pytest.mark.parametrize(
     ("options", "bindings", "expected"),
     [
         ([], [], OWN),
-        (["--top_k", 2], [], OWN.changed(top_k=2)),
-        (["--brevity", 1], [], OWN.changed(brevity=1.0)),
+        (["--num_lengths", 2], [], OWN.changed(num_lengths=2)),
+        (["--length_normalization", 1], [], OWN.changed(length_normalization=1.0)),
         ([], ["Decoding.num_steps=4"], OWN.changed(num_steps=4)),
-        ([], ["Decoding.draws=2"], OWN.changed(draws=2)),
+        ([], ["Decoding.num_drafts=2"], OWN.changed(num_drafts=2)),
         (["--num_steps", 3], ["Decoding.rerank='mbr'"], OWN.changed(num_steps=3, rerank="mbr")),
         (["--mode", "causal"], [], Decoding(mode="causal")),
     ],
@@ -77,20 +77,20 @@ def test_modes_that_no_model_has_are_refused(tmp_path):
     config = translator.card.config
     with pytest.raises(PadirError, match="the mode 'refine' needs a dual model"):
         check_options(args, (config, decodings_of(args, translator.decoding)))
-    args = arguments("evaluate", ["--model", causal, "--top_k", 3])
-    with pytest.raises(PadirError, match="--top_k applies only to the mode refine"):
+    args = arguments("evaluate", ["--model", causal, "--num_lengths", 3])
+    with pytest.raises(PadirError, match="--num_lengths applies only to the mode refine"):
         check_options(args, (config, decodings_of(args, translator.decoding)))
 
 
 def test_options_are_checked_for_the_mode_of_the_card():
-    config, card = ModelConfig(dual=True), {"mode": "causal", "beam": 1, "top_k": 5}
+    config, card = ModelConfig(dual=True), {"mode": "causal", "beam": 1, "num_lengths": 5}
     own = Decoding(card_options=card).changed(mode="causal", beam=1)
     for options, wrong in ([["--beam", 2], None], [["--num_steps", 1], "num_steps"], [["--mode", "refine"], None]):
         args = arguments("evaluate", ["--model", "m", *options])
         with pytest.raises(PadirError, match=f"--{wrong} applies") if wrong else contextlib.nullcontext():
             check_options(args, (config, decodings_of(args, own)))
-    refining = arguments("translate", ["--mode", "refine"], ["Decoding.top_k=1"])
-    assert decoding_of(refining, own).top_k == 1  # gin overrides the card, with the default, too
+    refining = arguments("translate", ["--mode", "refine"], ["Decoding.num_lengths=1"])
+    assert decoding_of(refining, own).num_lengths == 1  # gin overrides the card, with the default, too
 
 
 def test_a_value_that_is_nested_too_deeply_is_text():

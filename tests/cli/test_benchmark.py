@@ -31,9 +31,9 @@ def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
     (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
     command = ["benchmark", "--model", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
     command += ["--set", "vocab_size=400", "tokens=7", "sentences=2", "repeats=1", "--batch_size", 2]
-    command += ["--precision", "int8", "--top_k", 2, "--beam", 1]
+    command += ["--precision", "int8", "--num_lengths", 2, "--beam", 1]
     found, _ = results(capsys, tmp_path / "x.json", *command)
-    rows = [(row["model"], row["draws"], row["scores"]["tokens"]["value"]) for row in found["rows"]]
+    rows = [(row["model"], row["num_drafts"], row["scores"]["tokens"]["value"]) for row in found["rows"]]
     assert rows == [("ar, int8", None, 7), ("padir, int8", 2, 7)]
     memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in found["rows"]]
     assert memory[0] is None and memory[1] > 0

@@ -22,7 +22,9 @@ def on(topology):
 
 def test_training_and_decoding(tmp_path, capsys):
     figures = tmp_path / "figures.json"
-    assert main([*COMMAND, "--set", "tokens=10", "--batch_size", "2", "--top_k", "3", "--json", str(figures)]) == 0
+    assert (
+        main([*COMMAND, "--set", "tokens=10", "--batch_size", "2", "--num_lengths", "3", "--json", str(figures)]) == 0
+    )
     printed = capsys.readouterr()
     assert (
         "training step, 2 rows of 72 and 64 positions" in printed.out and "refinement, 2 × 3, 10 tokens" in printed.out
@@ -71,8 +73,8 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
         ([*COMMAND[1:], "--batch_size", "1000000000000"], "--batch_size must be below 2**31"),
         ([*COMMAND[1:], "--beam", "5"], "--beam applies only to the mode causal, got 'refine': leave --beam out"),
         (
-            [*COMMAND[1:], *CAUSAL, "--top_k", "5"],
-            "--top_k applies only to the mode refine, got 'causal': leave --top_k out",
+            [*COMMAND[1:], *CAUSAL, "--num_lengths", "5"],
+            "--num_lengths applies only to the mode refine, got 'causal': leave --num_lengths out",
         ),
         ([*COMMAND[1:], "--set", "tokens=0"], "tokens must be at least 1, got 0"),
         ([*COMMAND[1:], "--set", "tokens=30000"], "tokens must be "),

@@ -17,7 +17,7 @@ def report(built, short, tmp_path_factory):
     command = ["evaluate", "--model", f"A={short}", short, "--output", output]
     command += ["--strategy", "padir", "mask_predict", *corpus(built, "validation"), "--split", "validation"]
     command += ["--num_steps", 2, "--set=oracle_lengths=true", "--metric", "bleurt=bleurt"]
-    command += ["--rerank", "mbr", "--draws", 2]
+    command += ["--rerank", "mbr", "--num_drafts", 2]
     command += ["--metric", f"known_words={built / 'train.en'}"]
 
     def missing(folder):
@@ -102,12 +102,13 @@ class TestRefused:
 
     def test_options_that_exclude_each_other(self, built, capsys):
         command = ["evaluate", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
-        mbr = "--rerank", "mbr", "--top_k", 2
-        assert "length_weight applies only to the rerank rules own" in refused(
-            capsys, *command, *mbr, "--length_weight", 1
+        mbr = "--rerank", "mbr", "--num_lengths", 2
+        assert "length_normalization applies only to the rerank rules own, causal" in refused(
+            capsys, *command, *mbr, "--length_normalization", 2
         )
-        assert "brevity applies only to the rerank rules own, causal" in refused(capsys, *command, *mbr, "--brevity", 2)
-        assert "holds no autoregressive model" in refused(capsys, *command, "--rerank", built / "model", "--top_k", 2)
+        assert "holds no autoregressive model" in refused(
+            capsys, *command, "--rerank", built / "model", "--num_lengths", 2
+        )
         assert "is no BLEURT checkpoint" in refused(capsys, *command, "--metric", f"bleurt={built}")
         assert "metric must be bleurt=DIR, known_words=FILE or" in refused(capsys, *command, "--metric", "bleurt")
         assert "no metric os:nothing" in refused(capsys, *command, "--metric", "os:nothing")

@@ -16,10 +16,10 @@ def exported(tmp_path, *words, **sizes):
 
 def test_a_dual_model_is_exported_in_the_mode_refine(tmp_path):
     pytest.importorskip("onnx")
-    assert exported(tmp_path, "--top_k", "3", "--num_steps", "2", dual=True) == 0
+    assert exported(tmp_path, "--num_lengths", "3", "--num_steps", "2", dual=True) == 0
     described = json.loads((tmp_path / "out" / "export.json").read_text())
     assert described["programs"] == ["encode", "refine", "score"]
-    assert (described["options"]["top_k"], described["options"]["num_steps"]) == (3, 2)
+    assert (described["options"]["num_lengths"], described["options"]["num_steps"]) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_a_dual_model_is_exported_in_the_mode_refine(tmp_path):
         ({}, [], "pip install 'padir[onnx]'"),
         ({"causal": True}, [], "needs the mode refine"),
         ({"dual": True}, ["--mode", "causal"], "needs the mode refine: choose it, or leave the mode out"),
-        ({}, ["--draws", "2"], "padir.interop.jax_programs"),
-        ({}, ["--what", "weights", "--top_k", "2"], "top_k applies only to programs"),
+        ({}, ["--num_drafts", "2"], "padir.interop.jax_programs"),
+        ({}, ["--what", "weights", "--num_lengths", "2"], "num_lengths applies only to programs"),
     ],
 )
 def test_one_line_says_what_is_wrong(tmp_path, monkeypatch, capsys, sizes, words, what):

@@ -115,7 +115,7 @@ class TestNeighbours:
 
     LINES = ["eins", "", "zwei drei \0 vier", "\u202efünf", "sechs " * 40]
     LINES += ["👩‍👩‍👧‍👦 7", "<extra_id_0> acht", " \u3000", "neun\rnull"]
-    SEARCH = {"top_k": 2}
+    SEARCH = {"num_lengths": 2}
 
     @staticmethod
     @functools.cache

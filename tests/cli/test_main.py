@@ -88,7 +88,7 @@ def test_options_are_few():
         for action in parser._actions
         if action.option_strings and not isinstance(action, argparse._HelpAction)
     }
-    assert len(names) == 75, " ".join(sorted(names))
+    assert len(names) == 73, " ".join(sorted(names))
 
 
 def test_options_say_what_the_library_says():
@@ -124,7 +124,7 @@ def test_options_say_what_the_library_says():
         (["score", "file"], "padir score: error: "),
         (["train", "toy_cpu", "--num_steps", "9"], "--steps trains"),
         (["train", "toy_cpu", "--batch_size", "9"], "--rows trains"),
-        (["train", "toy_cpu", "--top_k", "9"], "give it to --validate"),
+        (["train", "toy_cpu", "--num_lengths", "9"], "give it to --validate"),
         (["train", "toy_cpu", "-m", "runs/x"], "options have two hyphens, as --model_dir"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_papers_run_in_small(tmp_path, tokenizer):
     assert (card.source_language, card.target_language) == ("de", "en")
     assert (model / "vocab.model").read_bytes() == tokenizer.model_bytes
     config = (run / "config.gin").read_text()
-    for name, value in {"label_smoothing": "0.1", "z_loss": "0.0", "dtype": "'bfloat16'", "top_k": "5"}.items():
+    for name, value in {"label_smoothing": "0.1", "z_loss": "0.0", "dtype": "'bfloat16'", "num_lengths": "5"}.items():
         assert f".{name} = {value}\n" in config
     assert main(["t5x", "export", "--model", str(model), "--output", str(tmp_path / "exported")]) == 0
 

@@ -11,13 +11,13 @@ from padir import Translator
 
 def test_distill_writes_a_teachers_translations_with_its_own_options(built, short, tmp_path, capsys):
     own = Translator.load(short)
-    card = dataclasses.replace(own.card, decoding={"num_steps": 1, "top_k": 2})
+    card = dataclasses.replace(own.card, decoding={"num_steps": 1, "num_lengths": 2})
     Translator(own.params, card, own.tokenizer).save(tmp_path / "teacher")
     command = ["distill", "--model", tmp_path / "teacher", "--data", built / "data", "--output", tmp_path / "distilled"]
-    found, out = results(capsys, tmp_path / "x.json", *command, "--top_k", 3, "--batch_size", 64)
+    found, out = results(capsys, tmp_path / "x.json", *command, "--num_lengths", 3, "--batch_size", 64)
     assert "train" in out and "300" in out and "the teacher's BLEU on the validation split: " in out
     decoding = found["distilled"]["decoding"]
-    assert (decoding["num_steps"], decoding["top_k"]) == (1, 3)
+    assert (decoding["num_steps"], decoding["num_lengths"]) == (1, 3)
 
 
 @pytest.mark.slow
@@ -43,8 +43,8 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
 
     command = ["average", "--model_dir", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean", "--decoding"]
     assert "no decoding option 'top_j'" in refused(capsys, *command, "top_j=3")
-    assert "--decoding must be a list of NAME=VALUE, got 'top_k'" in refused(capsys, *command, "top_k")
-    command += ["top_k=3", "num_steps=2"]
+    assert "--decoding must be a list of NAME=VALUE, got 'num_lengths'" in refused(capsys, *command, "num_lengths")
+    command += ["num_lengths=3", "num_steps=2"]
     found, _ = results(capsys, path, *command)
     assert found == {"kind": "last", "steps": [1, 2], "decay": None}
 
@@ -112,10 +112,13 @@ def test_validation_tries_all_lengths_of_a_class(built, tmp_path, capsys, monkey
     options = []
     monkeypatch.setattr("padir.cli.making.validation_fn", lambda _, decoding: options.append(decoding))
     command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model", *TINY_GIN, "--print_config"]
-    for words in (["--gin.ModelConfig.length_unit=2"], ["--gin.ModelConfig.length_unit=2", "--validate", "top_k=1"]):
+    for words in (
+        ["--gin.ModelConfig.length_unit=2"],
+        ["--gin.ModelConfig.length_unit=2", "--validate", "num_lengths=1"],
+    ):
         status, _, errors = run(capsys, *command, *words)
         assert status == 0, errors
-    assert [each.top_k for each in options] == [2, 1]
+    assert [each.num_lengths for each in options] == [2, 1]
 
 
 def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
@@ -124,11 +127,13 @@ def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
         ("strategy=rejecter", "rejecter needs a rejecter head"),
         ("beam=2", "beam applies only to the mode causal"),
         ("top_j=2", "there is no decoding option 'top_j'"),
-        ("top_k", "--validate must be a list of NAME=VALUE, got 'top_k'"),
+        ("num_lengths", "--validate must be a list of NAME=VALUE, got 'num_lengths'"),
     ):
         assert message in refused(capsys, *command, "--validate", option)
     assert "Mask.rate has no effect" in refused(capsys, *command, "--gin.Mask.rate=0.5")
     gin = ["--gin.ModelConfig.causal=True", "--gin.train.objective=@Causal()"]
     command = [word for word in command if "stage_weights" not in str(word)]
-    assert "top_k applies only to the mode refine" in refused(capsys, *command, *gin, "--validate", "top_k=2")
+    assert "num_lengths applies only to the mode refine" in refused(
+        capsys, *command, *gin, "--validate", "num_lengths=2"
+    )
     assert not (tmp_path / "model" / "checkpoints").exists()

@@ -4,11 +4,18 @@ import gzip
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from support.commands import refused, run
 
 from padir.cli import main
+from padir.decoding.options import Decoding
+from padir.decoding.streaming import translate_lines
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
+
+EMPTY = "empty translations of lines with words: {}, the first of line {}: check their language"
 
 
 def translate(folder, tmp_path, capsys, content, *arguments):
@@ -19,6 +26,33 @@ def translate(folder, tmp_path, capsys, content, *arguments):
     lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
     assert lines.pop() == ""
     return status, lines, errors
+
+
+class Silent(Translator):
+    """Writes nothing where a text has an x, and the text elsewhere."""
+
+    def __init__(self):
+        self.card = SimpleNamespace(source_language="de", target_language="en")
+
+    def translate(self, texts, decoding, **options):
+        return [Translation("" if "x" in text else text, 0.0, 1, 1) for text in texts]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("lines", "split", "lost"),
+    [
+        (["a", "", "x", "a", "x!", "xx"], False, (3, 3)),
+        (["", "5 x 7"], False, (1, 2)),
+        (["a. x. B.", "Nix. Nix."], True, (2, 1)),
+        (["a", "", "  ", "5"], False, None),
+    ],
+)
+def test_empty_translations_of_words_are_told_once(lines, split, lost):
+    warned = []
+    chunks = translate_lines(Silent(), lines, Decoding(batch_size=1), warn=warned.append, split=split)
+    assert sum(map(len, chunks)) == len(lines)
+    assert warned == ([EMPTY.format(*lost)] if lost else [])
 
 
 class TestTranslate:
@@ -55,13 +89,18 @@ class TestTranslate:
             assert numbers == [1, 2, 3, 10, 100] and "(100 such warnings so far; " in errors
 
     def test_line_ends_a_byte_order_mark_and_gzip_change_nothing(self, built, tmp_path, capsys):
-        _, plain, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
+        _, plain, told = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
         _, windows, errors = translate(built, tmp_path, capsys, b"\xef\xbb\xbfeins zwei\r\ndrei\r\n")
-        assert windows == plain and errors == ""
+        assert windows == plain and errors == told
         (tmp_path / "in.gz").write_bytes(gzip.compress(b"eins zwei\ndrei\n"))
         command = ["translate", "--model", built / "model", "--num_steps", 2, "--output", tmp_path / "out.txt"]
         assert run(capsys, *command, "--input", tmp_path / "in.gz")[0] == 0
         assert (tmp_path / "out.txt").read_text().split("\n")[:-1] == plain
+
+    def test_a_text_that_cannot_be_written_is_refused(self, built, capsys):
+        """A byte of the command line that is no UTF-8, beside no letter."""
+        message = refused(capsys, "translate", "--model", built / "model", "5 \udcff")
+        assert "without surrogates" in message
 
     def test_an_empty_file(self, built, tmp_path, capsys):
         status, lines, errors = translate(built, tmp_path, capsys, b"", "--json", tmp_path / "figures.json")
@@ -104,9 +143,9 @@ class TestTranslate:
         assert read["lines"] == 4 and read["passes"] == sum(row["passes"] for row in read["translations"]) / 4
 
     def test_sentences_on_the_command_line(self, built, tmp_path, capsys):
-        _, lines, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
+        _, lines, told = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
         command = ["translate", "--model", built / "model", "--num_steps", 2]
-        assert run(capsys, *command, "eins zwei", "drei") == (0, "".join(line + "\n" for line in lines), "")
+        assert run(capsys, *command, "eins zwei", "drei") == (0, "".join(line + "\n" for line in lines), told)
         assert "a file of this name: --input translates its lines" in run(capsys, *command, tmp_path / "in.txt")[2]
         assert "give TEXT or --input, not both" in refused(capsys, *command, "eins", "--input", tmp_path / "in.txt")
         assert "--n_best lists candidates in JSON: give --jsonl" in refused(capsys, *command, "eins", "--n_best", 1)
@@ -122,7 +161,7 @@ class TestTranslate:
             assert 'take the name of a file, got ""' in refused(capsys, *words)
 
     def test_json_lines_with_candidates(self, built, tmp_path, capsys):
-        figures, options = tmp_path / "figures.json", ["--draws", 2, "--top_k", 2, "--n_best", 3]
+        figures, options = tmp_path / "figures.json", ["--num_drafts", 2, "--num_lengths", 2, "--n_best", 3]
         content = b"eins zwei\n\ndrei\n"
         _, lines, _ = translate(built, tmp_path, capsys, content, "--jsonl", *options, "--json", figures)
         rows = [json.loads(line) for line in lines]
@@ -183,7 +222,7 @@ class TestAutoregressive:
         assert "no steps to show" in refused(capsys, *command, "--trace")
 
     @pytest.mark.parametrize(
-        "options", [["--num_steps", 4], ["--strategy", "padir"], ["--top_k", 1], ["--rerank", "own"]]
+        "options", [["--num_steps", 4], ["--strategy", "padir"], ["--num_lengths", 1], ["--rerank", "own"]]
     )
     def test_options_of_drafts_are_refused_even_at_their_defaults(self, built, causal, capsys, options):
         message = f"{options[0]} applies only to the mode refine"
@@ -202,9 +241,12 @@ class TestRefused:
             (["--gin_file", "README.md"], "--gin_file README.md cannot be read as gin configuration, line 3"),
             (["--input", "no_such.txt"], "cannot read --input no_such.txt (No such file or directory)"),
             (["--input", "."], "cannot read --input . (Is a directory)"),
-            (["--brevity", "nan"], "brevity must be in [0, 10], got nan"),
-            (["--rerank", "mbr"], "--rerank needs several hypotheses of a sentence, got one"),
-            (["--n_best", 5, "--jsonl", "--top_k", 2, "--draws", 2], "n_best must be at most 4, the number of hypo"),
+            (["--length_normalization", "nan"], "length_normalization must be in [0, 10], got nan"),
+            (["--rerank", "mbr"], "--rerank needs several hypotheses of a sentence, got 1"),
+            (
+                ["--n_best", 5, "--jsonl", "--num_lengths", 2, "--num_drafts", 2],
+                "n_best must be at most 4, the number of hypo",
+            ),
         ],
     )
     def test_options_of_translate(self, built, tmp_path, capsys, arguments, message):

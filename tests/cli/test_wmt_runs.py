@@ -11,7 +11,7 @@ from padir import config
 from padir.interop.seqio_tasks import TFDS_SETS
 from padir.measuring.benchmark.training_speed import model_flops
 from padir.models import Transformer, count_parameters
-from padir.refinement import Lifted, Padir, Uniform
+from padir.refinement import FromStrategy, Padir, Uniform
 from padir.text.ids import Ids
 from padir.training import Adafactor, Causal, Cosine, Objective, TrainConfig
 
@@ -47,7 +47,7 @@ def test_the_student_is_the_papers(task):
     given = arguments(task)
     assert 67e6 <= parameters(given["model"]) < 68e6
     assert given["objective"] == Objective(
-        Uniform(0.7), between=Lifted(Padir()), stage_weights=("all", "all"), label_smoothing=0.1
+        Uniform(0.7), transition=FromStrategy(Padir()), stage_weights=("all", "all"), label_smoothing=0.1
     )
     assert given["optimizer"] == Adafactor(Cosine(peak=1e-2, warmup_steps=10_000, final=0.02))
     assert (given["batching"].rows, given["batching"].row_length) == (256, 256)

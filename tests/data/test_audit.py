@@ -137,7 +137,7 @@ class TestFilters:
         )
         source = Listed(pairs, validation=(("acht\r", "eight"), ("neun", "\x1bnine")))
         assert self.warnings(caplog, tmp_path, tokenizer, source)[1] == [
-            f"{what} have control characters, which become spaces: are they UTF-8?"
+            f"{what} have control characters, which become spaces: check the encoding"
             for what in ("train: 4 of 5 pairs, such as pair 2,", "validation: 1 of 2 pairs, such as pair 2,")
         ]
 

@@ -213,7 +213,7 @@ def test_default_source_length():
     train = SplitInfo(10, 10, {}, 190, 100, 30, 20, (), "")
     test = dataclasses.replace(train, longest_source=290)
     corpus, vocabulary = CorpusInfo("made up", "de", "en"), VocabularyInfo("", 400, 100)
-    of_one = PreparedManifest({}, corpus, vocabulary, LengthLimits(), 1, {"train": train})
+    of_one = PreparedManifest({}, corpus, vocabulary, LengthLimits(), 1, {"train": train}, "plain")
     assert default_source_length(of_one, 128) == 288  # 1.1 * 128 * (190 + 10) / 100 = 281.6
     assert default_source_length(dataclasses.replace(of_one, splits={"train": train, "test": test}), 128) == 296
 

@@ -60,7 +60,7 @@ def test_records_counts_and_reasons(tmp_path, tokenizer):
     ]
     assert manifest == load_manifest(tmp_path / "out", verify=True)
     written = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert (written["format"], written["version"], len(written["manifest_sha256"])) == ("padir-prepared", 2, 64)
+    assert (written["format"], written["version"], len(written["manifest_sha256"])) == ("padir-prepared", 3, 64)
     assert written["source"] == {"name": "listed", "source_language": "de", "target_language": "en"}
     vocabulary = {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100, "num_placeholders": 0}
     assert written["vocabulary"] == vocabulary
@@ -217,7 +217,7 @@ def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
     ("manifest", "message"),
     [
         (None, "has no manifest.json"),
-        ('{"format": "other", "version": 1, "files": {}}', "must be of format padir-prepared 2, got other 1"),
+        ('{"format": "other", "version": 1, "files": {}}', "must be of format padir-prepared 3, got other 1"),
         ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared 9"),
     ],
 )

@@ -45,7 +45,7 @@ def test_shipped_models_align_plain_sentences(model):
     )
 
 
-@pytest.mark.parametrize("sizes", [{}, {"length_head": "ctc", "dual": True, "max_length": 48}])
+@pytest.mark.parametrize("sizes", [{}, {"readout": "ctc", "dual": True, "max_length": 48}])
 def test_a_translation_has_links_on_request(tokenizer, sizes):
     translator = random_translator(tokenizer, **sizes)
     plain, asked = (translator.translate(["eins zwei", ""], align=align) for align in (False, True))
@@ -79,8 +79,18 @@ def test_the_command_writes_links(tmp_path, capsys):
     assert "--align writes the links of a whole line in JSON: give --jsonl" in capsys.readouterr().err
 
 
+def test_a_text_that_is_too_long_is_cut_only_on_request(tokenizer):
+    translator, long = random_translator(tokenizer, max_length=20), "eins " * 40
+    for pair, message in (([long], ["one"]), "text 1 has "), ((["eins"], ["one " * 40]), "target 1 has "):
+        with pytest.raises(PadirError, match=message + "[0-9]* tokens, the model takes 19: .* truncate=True"):
+            translator.align(*pair)
+        assert len(translator.align(*pair, truncate=True)) == 1
+    (result,) = translator.translate([long], align=True, truncate=True)
+    assert result.truncated and result.alignment
+
+
 def test_what_cannot_be_aligned_is_refused(tokenizer):
     with pytest.raises(PadirError, match="2 sources need 2 targets, got 1"):
         random_translator(tokenizer).align(["eins", "zwei"], ["one"])
     with pytest.raises(PadirError, match="a CTC model cannot align words"):
-        random_translator(tokenizer, length_head="ctc", max_length=48).align(["eins"], ["one"])
+        random_translator(tokenizer, readout="ctc", max_length=48).align(["eins"], ["one"])

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.tiny_model import random_translator
 from padir.decoding.options import Decoding, default_decoding, option_table
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
+from padir.storage.files import write_text
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 TEXTS = ["eins"]
@@ -30,7 +32,7 @@ CALLS = {
     "translate_iter": {"texts": [], "decoding": [None], "truncate": []},
     "steps": {"text": ["x"], "decoding": [None]},
     "score": {"sources": [], "targets": [], "batch_size": [5], "truncate": []},
-    "align": {"sources": [], "targets": [], "batch_size": [5]},
+    "align": {"sources": [], "targets": [], "batch_size": [5], "truncate": []},
     "predict_lengths": {"texts": [], "k": [5], "batch_size": [5]},
     "save": {"folder": ["x"], "dtype": []},
     "refines": {"decoding": []},
@@ -63,13 +65,37 @@ def test_arguments_of_other_types_are_refused_by_name(dual, tmp_path, monkeypatc
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "a/\udfff/b"])
+@pytest.mark.parametrize("call", [Translator.load, lambda path: write_text(path, "a"), "save"])
+def test_a_path_that_no_file_can_have_is_refused(dual, tmp_path, monkeypatch, call, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PadirError, match="text that can name a file or folder, got"):
+        (dual.save if call == "save" else call)(path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_name_that_is_not_utf_8_is_a_path(tmp_path):
+    write_text(tmp_path / os.fsdecode(b"\xff"), "a")
+    assert [*map(os.fsencode, os.listdir(tmp_path))] == [b"\xff"]
+
+
 def test_the_table_has_every_public_method():
     public = {name for name, each in vars(Translator).items() if callable(getattr(Translator, name)) and name[0] != "_"}
     assert public - {"pipeline", "side"} == CALLS.keys() - {"__init__"}
 
 
 OPTIONS = {
-    "keep": [None, 5, [5], [None], {"tags"}, {"tags": 1}, ["("], ["(" * 5_000 + ")" * 5_000], ["a{99999999999}"]],
+    "placeholders": [
+        None,
+        5,
+        [5],
+        [None],
+        {"tags"},
+        {"tags": 1},
+        ["("],
+        ["(" * 5_000 + ")" * 5_000],
+        ["a{99999999999}"],
+    ],
     "mode": ["nar", ["refine"]],
     "precision": ["int4"],
     "strategy": [5, "MaskPredict", "x" * 10**6],
@@ -87,12 +113,12 @@ def test_options_of_other_types_or_sizes_are_refused_by_name(name):
 
 
 def test_work_beyond_all_patience_is_refused():
-    assert Decoding(top_k=64, draws=64, beam=4_096, num_steps=256).draws == 64
+    assert Decoding(num_lengths=64, num_drafts=64, beam=4_096, num_steps=256).num_drafts == 64
     for name, options in {
-        "draws x top_k": {"top_k": 64, "draws": 65},
+        "num_drafts x num_lengths x prefix_beam": {"num_lengths": 64, "num_drafts": 65},
         "beam": {"beam": 4_097},
         "n_best": {"n_best": 4_097},
-        "num_steps x draws x top_k": {"top_k": 64, "draws": 64, "num_steps": 257},
+        "num_steps x num_drafts x num_lengths x prefix_beam": {"num_lengths": 64, "num_drafts": 64, "num_steps": 257},
     }.items():
         with pytest.raises(PadirError) as error:
             Decoding(**options)
@@ -102,15 +128,15 @@ def test_work_beyond_all_patience_is_refused():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"top_k": 64, "draws": 2}, "draws x top_k"),
+        ({"num_lengths": 64, "num_drafts": 2}, "num_drafts x num_lengths x prefix_beam"),
         ({"beam": 65}, "beam"),
         ({"n_best": 65}, "n_best"),
-        ({"num_steps": 2_049, "top_k": 2}, "num_steps x"),
+        ({"num_steps": 2_049, "num_lengths": 2}, "num_steps x"),
         ({"temperature": 1e30}, "temperature"),
-        ({"length_weight": 10**400}, "length_weight"),
-        ({"brevity": 11}, "brevity"),
-        *(({"keep": value}, "keep") for value in ([5], [None], None, 5, [[]], "[a-z]")),
-        ({"keep": ["tags", "x"]}, "keep"),
+        ({"length_normalization": 10**400}, "length_normalization"),
+        ({"length_normalization": 11}, "length_normalization"),
+        *(({"placeholders": value}, "placeholders") for value in ([5], [None], None, 5, [[]], "[a-z]")),
+        ({"placeholders": ["tags", "x"]}, "placeholders"),
         ({"strategy": {"name": "padir"}}, "strategy"),
         ({"mode": ["causal"]}, "mode"),
         ({"x" * 10**6: 1}, "xxx"),
@@ -119,14 +145,17 @@ def test_work_beyond_all_patience_is_refused():
     ],
 )
 def test_a_card_cannot_ask_for_more_than_a_strangers_due(dual, options, words):
-    assert default_decoding(dataclasses.replace(dual.card, decoding={"top_k": 64, "beam": 64, "n_best": 64})).beam == 64
+    assert (
+        default_decoding(dataclasses.replace(dual.card, decoding={"num_lengths": 64, "beam": 64, "n_best": 64})).beam
+        == 64
+    )
     with pytest.raises(PadirError, match="the model's card has wrong decoding options") as error:
         default_decoding(dataclasses.replace(dual.card, decoding=options))
     assert words in str(error.value) and len(str(error.value)) < 2_500
 
 
 def test_a_kind_named_twice_is_looked_for_once():
-    assert Decoding(keep=["tags", "urls", "tags"]).keep == ("tags", "urls")
+    assert Decoding(placeholders=["tags", "urls", "tags"]).placeholders == ("tags", "urls")
 
 
 TYPED = """\
@@ -135,7 +164,7 @@ import padir
 translator = padir.Translator.load()
 def accepted(rows: Sequence[str], lines: Iterator[str], names: dict[str, int]) -> None:
     for texts in (["a"], ("a", "b"), rows, lines, names.keys(), (text for text in rows), map(str.strip, rows)):
-        translator.translate(texts, mode="refine", precision="int8", keep=("tags",))
+        translator.translate(texts, mode="refine", precision="int8", placeholders=("tags",))
     translator.translate_iter(open("x"))
     translator.score(["a"], ["b"])
     padir.Decoding(mode=None, precision="bfloat16")

@@ -184,7 +184,7 @@ class TestTeacherForcing:
 
 class TestConfig:
     def test_a_causal_model_has_neither_positions_nor_lengths(self):
-        config = ModelConfig(causal=True, positional_attention=True, length_head="token")
+        config = ModelConfig(causal=True, positional_attention=True)
         assert not config.positional_attention and not config.length_token
         assert config == ModelConfig(causal=True) != ModelConfig()
 

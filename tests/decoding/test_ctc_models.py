@@ -21,12 +21,12 @@ HOW = {"blank_penalty": MIXED, "num_steps": 2}
 
 @pytest.fixture(scope="module")
 def translator(tokenizer):
-    return random_translator(tokenizer, length_head="ctc")
+    return random_translator(tokenizer, readout="ctc")
 
 
 @pytest.fixture(scope="module")
 def dual(tokenizer):
-    return random_translator(tokenizer, length_head="ctc", dual=True)
+    return random_translator(tokenizer, readout="ctc", dual=True)
 
 
 def test_texts_are_the_collapsed_canvases(translator, tokenizer):
@@ -59,7 +59,7 @@ def test_a_penalty_on_the_blank_writes_more_pieces(translator, tokenizer):
     assert pieces[100.0] == [len(result.trace[-1][0]) - 1 for result in results]
     assert sum(pieces[0.0]) < sum(pieces[100.0])
     assert named("a", translator, Decoding(blank_penalty=1.5)) == "a, blank penalty 1.5"
-    with pytest.raises(PadirError, match="blank_penalty must be 0 for a plain model"):
+    with pytest.raises(PadirError, match="blank_penalty must be at most 0 for a plain model"):
         random_translator(tokenizer).translate(TEXTS, blank_penalty=1.0)
 
 
@@ -81,7 +81,9 @@ class TestPrefixBeam:
     def test_the_best_sentence_is_at_least_as_likely_as_the_best_alignment(self, translator, tokenizer):
         ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
         plain = translator.translate(TEXTS, blank_penalty=MIXED, num_steps=2)
-        for one, best in zip(plain, translator.translate(TEXTS, n_best=4, top_k=4, trace=True, **HOW), strict=True):
+        for one, best in zip(
+            plain, translator.translate(TEXTS, n_best=4, prefix_beam=4, trace=True, **HOW), strict=True
+        ):
             assert best.hypotheses == 4 and 1 <= len(best.candidates) == len(dict(best.candidates)) <= 4
             assert max(score for _, score in best.candidates) >= one.score - 1e-6  # a sum of alignments
             assert best.passes == one.passes == 2
@@ -91,67 +93,56 @@ class TestPrefixBeam:
 
     def test_a_sentence_does_not_depend_on_its_batch(self, tokenizer):
         """With blanks that are likely in some places: a long neighbour makes the logits of all positions computed."""
-        made = random_translator(tokenizer, length_head="ctc", max_length=48)
+        made = random_translator(tokenizer, readout="ctc", max_length=48)
         head = {"kernel": -made.params["position_head"]["kernel"]}
         made = Translator({**made.params, "position_head": head}, made.card, tokenizer)
-        texts, how = [*TEXTS, " ".join(["sieben"] * 12)], {"top_k": 6, "n_best": 6, "num_steps": 1}
+        texts, how = [*TEXTS, " ".join(["sieben"] * 12)], {"prefix_beam": 6, "n_best": 6, "num_steps": 1}
         for text, together in zip(texts, made.translate(texts, **how), strict=True):
             near(together.candidates, made.translate([text], **how)[0].candidates)
 
     def test_a_canvas_with_few_sentences_lists_each_once(self, dual):
         """A source of its EOS alone has a canvas of one position, whose sentences are four pieces and the empty one."""
-        pipeline = dual.pipeline(Decoding(top_k=8, n_best=8, rerank="causal", **HOW), trace=True)
+        pipeline = dual.pipeline(Decoding(prefix_beam=8, n_best=8, rerank="causal", **HOW), trace=True)
         few, many = pipeline.run(SourceBatch(["", TEXTS[0]], [[EOS], *dual.loaded.source_tokens(TEXTS[:1], False)[0]]))
         assert few.hypotheses == 5 and many.hypotheses == 8 and len(dict(few.candidates)) == len(few.candidates)
         assert {*few.candidate_lengths} <= {1, 2} and few.read_again
 
     def test_a_trace_ends_with_what_was_chosen(self, translator):
-        for best in translator.translate(TEXTS, top_k=3, trace=True, blank_penalty=MIXED, num_steps=12):
+        for best in translator.translate(TEXTS, prefix_beam=3, trace=True, blank_penalty=MIXED, num_steps=12):
             assert best.trace[best.passes][0] == best.trace[-1][0]
             assert best.passes == 12 or best.trace[best.passes - 1] != best.trace[best.passes]
 
-    def test_the_causal_side_chooses_among_sentences_within_the_margin(self, dual):
-        def listed(**options):
-            found = dual.translate(texts, n_best=3, top_k=3, **HOW, **options)
-            read.append([each.read_again for each in found])
-            return [each.candidates for each in found]
-
-        # Texts whose three sentences are different texts.
-        texts = ["neun", "neun drei", "zwei acht", "acht eins fünf sechs"]
-        read = []
-        own, always = listed(brevity=0.0), listed(rerank="causal")
-        never = listed(rerank="causal", margin=0.0)
-        likely = [sorted(row, key=lambda each: -each[1]) for row in own]
-        apart = [first - second for (_, first), (_, second), _ in likely]
-        middle = sum(sorted(apart)[1:3]) / 2
-        some = listed(rerank="causal", margin=middle)
-        assert read == [[False] * 4, [True] * 4, [False] * 4, [difference < middle for difference in apart]]
-        sizes = set()
-        for row, ranked in enumerate(likely):
-            near(never[row], own[row])
-            within = [each for each in ranked if each[1] > ranked[0][1] - middle]
-            count = len(within) if len(within) > 1 else 0
-            chosen = without(some[row], ranked[count:])
-            assert sorted(text for text, _ in chosen) == sorted(text for text, _ in within[:count])
-            assert len(without(always[row], chosen)) == 3 - count
-            if own[row][0] == ranked[0]:  # else a text without broken characters stands first
-                near(some[row][count:], ranked[count:])
-            assert dict(always[row]) != pytest.approx(dict(own[row]), abs=1e-2)
-            sizes.add(count)
-        assert sizes == {0, 2}
+    def test_the_causal_side_orders_all_sentences(self, dual):
+        own = dual.translate(TEXTS, n_best=3, prefix_beam=3, length_normalization=0.0, **HOW)
+        chosen = dual.translate(TEXTS, n_best=3, prefix_beam=3, rerank="causal", **HOW)
+        for one, other in zip(own, chosen, strict=True):
+            assert {text for text, _ in one.candidates} == {text for text, _ in other.candidates}
+            assert other.read_again and not one.read_again
+            assert dict(one.candidates) != pytest.approx(dict(other.candidates), abs=1e-2)
+            scores = [score for _, score in other.candidates]
+            assert scores[1:] == sorted(scores[1:], reverse=True)  # a text without broken characters stands first
 
     def test_resolved_options_are_resolved_again(self, dual):
-        """As a server does; a single draft leaves neither rule nor margin a choice."""
-        once = dual.resolved(Decoding(rerank="causal", margin=1.0))
+        """As a server does; a single draft leaves a rule no choice."""
+        once = dual.resolved(Decoding(rerank="causal"))
         assert dual.resolved(once) == once and once.rule == OwnScore()
 
     def test_options_that_have_no_meaning_are_refused(self, translator, dual):
-        with pytest.raises(PadirError, match="adjacent does not apply to top_k"):
-            translator.translate(TEXTS, top_k=2, adjacent=True)
-        with pytest.raises(PadirError, match="top_k must be at most 64 for a CTC model, got 65"):
-            translator.translate(TEXTS, top_k=65)
-        with pytest.raises(PadirError, match="margin applies only to the rerank rules causal"):
-            dual.translate(TEXTS, top_k=2, margin=1.0)
+        for options, words in (
+            ({"length_window": True}, "length_window must be False for a CTC model"),
+            ({"prefix_beam": 65}, "prefix_beam must be at most 64 for a CTC model, got 65"),
+            (
+                {"num_lengths": 2},
+                "num_lengths must be at most 1 for a CTC model, got 2: set prefix_beam for several",
+            ),
+            ({"prefix_beam": 2, "num_drafts": 2}, "prefix_beam must be 1 beside several num_drafts"),
+        ):
+            with pytest.raises(PadirError, match=words):
+                translator.translate(TEXTS, **options)
+        with pytest.raises(
+            PadirError, match="prefix_beam must be at most 1 for a plain model, got 2: set num_lengths for"
+        ):
+            random_translator(dual.tokenizer).translate(TEXTS, prefix_beam=2)
 
 
 def test_blanks_are_written_by_ctc_models_alone(translator, tokenizer):
@@ -163,7 +154,7 @@ def test_blanks_are_written_by_ctc_models_alone(translator, tokenizer):
 def test_repeats_are_not_dropped_twice(translator):
     for strategy in (Padir(), MaskPredict()):
         assert not translator.resolved(Decoding(strategy=strategy)).drops_repeats
-    with pytest.raises(PadirError, match="drop_repeats must be None or False"):
+    with pytest.raises(PadirError, match="drop_repeats must be False"):
         translator.translate(TEXTS, drop_repeats=True)
     (way,) = ways(translator, [Decoding()], oracle_lengths=True)
     assert way[0].drop_repeats is False and way[1] is False

@@ -1,4 +1,4 @@
-"""`Decoding.keep`: spans stand in every translation, even of models that have learned nothing."""
+"""`Decoding.placeholders`: spans stand in every translation, even of models that have learned nothing."""
 
 import html
 import itertools
@@ -26,11 +26,11 @@ TEXTS = [
 ]
 SPANS = re.compile(r"</?[bi]>|www\.x\.org|a@b\.de|17:30|\{n\}|Zeta|Eta")
 MODELS = {
-    "refine": ({}, {"top_k": 3}),
+    "refine": ({}, {"num_lengths": 3}),
     "one pass": ({}, {"num_steps": 1, "drop_repeats": False}),
-    "ctc, dual": ({"length_head": "ctc", "dual": True, "max_length": 48}, {}),
+    "ctc, dual": ({"readout": "ctc", "dual": True, "max_length": 48}, {}),
     "causal": ({"causal": True}, {"beam": 3}),
-    "sampled": ({"causal": True}, {"temperature": 1.0, "draws": 3}),
+    "sampled": ({"causal": True}, {"temperature": 1.0, "num_drafts": 3}),
     "dual, causal": ({"dual": True}, {"mode": "causal"}),
 }
 
@@ -46,7 +46,7 @@ def test_every_mode_keeps_every_span(tokenizer, name, placeholders):
     corruption = {"corruption": Mask()} if "ctc" in name else {}
     vocabulary = tokenizer.with_placeholders() if placeholders else tokenizer
     translator = random_translator(vocabulary, **corruption, **({"max_length": 32} | sizes))
-    results = translator.translate(TEXTS, keep=KEEP, **options)
+    results = translator.translate(TEXTS, placeholders=KEEP, **options)
     for text, result in zip(TEXTS, results, strict=True):
         assert kept(result.text) == kept(text), result.text
         assert well_formed("".join(re.findall("</?[bi]>", result.text)))
@@ -62,16 +62,16 @@ def test_no_placeholder_is_left_that_the_source_lacks(tokenizer, name):
     options = options | ({"n_best": 3} if name == "refine" else {})
     words = "eins zwei drei vier fünf sechs sieben acht".split()
     texts = [f"{a} {b} {a}" for a in words for b in words[:4]]
-    for keep, added in ((), ""), ("tags", f" {MARKS[3]}"):
-        found = translator.translate([text + added for text in texts], keep=keep, **options)
+    for placeholders, added in ((), ""), ("tags", f" {MARKS[3]}"):
+        found = translator.translate([text + added for text in texts], placeholders=placeholders, **options)
         every = [[each.text, each.whole_text or "", *(text for text, _ in each.candidates)] for each in found]
         assert not {*"".join(itertools.chain(*every))} & ({*MARKS} - {*added})
 
 
 def test_a_candidate_that_kept_all_spans_wins(tokenizer):
     translator = random_translator(tokenizer)
-    plain = translator.translate(["acht 17"], top_k=3, n_best=3)[0]
-    result = translator.translate(["acht 17"], top_k=3, n_best=3, keep="numbers")[0]
+    plain = translator.translate(["acht 17"], num_lengths=3, n_best=3)[0]
+    result = translator.translate(["acht 17"], num_lengths=3, n_best=3, placeholders="numbers")[0]
     assert "17" in result.text and "17" not in plain.text
     assert result.text == result.candidates[0][0] and all("17" in text for text, _ in result.candidates)
 
@@ -82,7 +82,7 @@ def test_what_lost_a_mark_is_written_on_from_left_to_right_after_it(tokenizer, s
     text = f"acht {MARKS[0]}"
     tokens, _ = translator.loaded.source_tokens([text], truncate=False)
     (first,) = translator.pipeline(translator.decoding).run(SourceBatch([text], tokens))
-    result, both = translator.translate(["acht www.x.org", "acht www.x.org a@b.de"], keep="urls")
+    result, both = translator.translate(["acht www.x.org", "acht www.x.org a@b.de"], placeholders="urls")
     begun = result.text.partition("www.x.org")[0].strip()
     assert MARKS[0] not in first.text and begun and first.text.startswith(begun)
     prefix = Template((tuple(translator.tokenizer.encode(f"{begun} {MARKS[0]}")), 0))
@@ -95,7 +95,7 @@ def test_what_lost_a_mark_is_written_on_from_left_to_right_after_it(tokenizer, s
 
 def test_what_is_written_again_leads_the_candidates(tokenizer):
     translator = random_translator(tokenizer.with_placeholders(), dual=True)
-    how = {"keep": "urls", "n_best": 3, "top_k": 3, "trace": True}
+    how = {"placeholders": "urls", "n_best": 3, "num_lengths": 3, "trace": True}
     again, other = translator.translate(["acht www.x.org", "acht"], **how)
     assert again.candidates[0] == (again.text, again.score) and len(again.candidates) == 3
     assert again.candidate_lengths[0] == again.length and len(again.candidate_lengths) == 3
@@ -103,13 +103,13 @@ def test_what_is_written_again_leads_the_candidates(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"causal": True, "max_length": 8}, {"length_head": "ctc", "dual": True, "max_length": 20}], ids=str
+    "sizes", [{"causal": True, "max_length": 8}, {"readout": "ctc", "dual": True, "max_length": 20}], ids=str
 )
 def test_marks_beyond_the_end_of_a_cut_source_are_placed_and_not_forced(tokenizer, sizes):
     corruption = {} if "causal" in sizes else {"corruption": Mask()}
     translator = random_translator(tokenizer.with_placeholders(), **corruption, **sizes)
     text = "eins " * 10
-    how = {"keep": "urls", "truncate": True, "mode": "causal"}
+    how = {"placeholders": "urls", "truncate": True, "mode": "causal"}
     plain, kept = translator.translate([text, text + "www.x.org"], **how)
     assert kept.passes == plain.passes and kept.text.replace("www.x.org", "").split() == plain.text.split()
 
@@ -119,15 +119,15 @@ def test_a_saved_model_knows_its_placeholders(tokenizer, tmp_path):
     translator.save(tmp_path / "model")
     again = Translator.load(tmp_path / "model")
     assert again.card.ids == translator.card.ids and again.card.ids.num_placeholders == 16
-    same(again.translate(TEXTS, keep=KEEP), translator.translate(TEXTS, keep=KEEP))
+    same(again.translate(TEXTS, placeholders=KEEP), translator.translate(TEXTS, placeholders=KEEP))
 
 
 def test_a_ctc_model_needs_a_causal_side_to_place_lost_words(tokenizer):
-    translator = random_translator(tokenizer.with_placeholders(), length_head="ctc", max_length=48)
+    translator = random_translator(tokenizer.with_placeholders(), readout="ctc", max_length=48)
     with pytest.raises(
         PadirError, match="a CTC model cannot keep words, because its canvas is no sentence: take a dual"
     ):
-        translator.translate(TEXTS, keep=KEEP)
+        translator.translate(TEXTS, placeholders=KEEP)
     assert translator.translate([f"eins {MARKS[0]}"])[0].passes > 0  # a placeholder is a token of the model like others
 
 
@@ -141,13 +141,15 @@ def test_entities_are_read_as_their_characters(how):
         "Er sagte &quot;Hallo&quot;.",
     ]
     expected = [each.text for each in translator.translate(plain, **how)]
-    results = translator.translate([*written, "Das ist un<b>glaub</b>lich alt."], keep="tags", **how)
+    results = translator.translate([*written, "Das ist un<b>glaub</b>lich alt."], placeholders="tags", **how)
     assert [html.unescape(each.text) for each in results[:3]] == expected[:3]
     assert "&amp;" in results[0].text and results[2].text.count("&quot;") == 2
     assert re.sub("</?b>", "", results[3].text) == expected[3] and re.search(r"(^| )<b>\w+</b>", results[3].text)
 
 
 def test_keep_is_checked_where_it_is_given():
-    assert Decoding(keep=["tags"]).keep == ("tags",) and Decoding(keep="tags").keep == ("tags",)
+    assert Decoding(placeholders=["tags"]).placeholders == ("tags",) and Decoding(placeholders="tags").placeholders == (
+        "tags",
+    )
     with pytest.raises(PadirError, match="there is no kind 'url': did you mean 'urls'"):
-        Decoding().changed(keep=("url",))
+        Decoding().changed(placeholders=("url",))

@@ -10,7 +10,7 @@ from padir.decoding.batches import candidate_rows, candidates
 
 
 @pytest.mark.parametrize(
-    "lengths, draws, expected",
+    "lengths, num_drafts, expected",
     [
         ([5], 1, [(5, 0)]),
         ([5, 6, 4], 1, [(5, 0), (6, 0), (4, 0)]),
@@ -18,8 +18,8 @@ from padir.decoding.batches import candidate_rows, candidates
         ([14, -4, 8, 1], 1, [(8, 0), (2, 0)]),
     ],
 )
-def test_candidates(lengths, draws, expected):
-    assert [each[:2] for each in candidates(lengths, draws, max_length=8)] == expected
+def test_candidates(lengths, num_drafts, expected):
+    assert [each[:2] for each in candidates(lengths, num_drafts, max_length=8)] == expected
 
 
 def test_arrays_hold_the_same_candidates():
@@ -27,14 +27,16 @@ def test_arrays_hold_the_same_candidates():
     draw = random.Random(0)
     for _ in range(100):
         lengths = [draw.randint(-2, 20) for _ in range(draw.randint(1, 6))]
-        draws, longest = draw.randint(1, 3), draw.randint(2, 16)
-        length_BN, draw_BN = candidate_rows(jnp.array([lengths]), draws, longest)
+        num_drafts, longest = draw.randint(1, 3), draw.randint(2, 16)
+        length_BN, draw_BN = candidate_rows(jnp.array([lengths]), num_drafts, longest)
         rows = zip(length_BN[0].tolist(), draw_BN[0].tolist(), strict=True)
-        assert list(dict.fromkeys(rows)) == [each[:2] for each in candidates(lengths, draws, longest)]
+        assert list(dict.fromkeys(rows)) == [each[:2] for each in candidates(lengths, num_drafts, longest)]
 
 
-@pytest.mark.parametrize("many", [{"draws": 10**6}, {"top_k": 5_000}, {"draws": 100, "top_k": 50}])
+@pytest.mark.parametrize(
+    "many", [{"num_drafts": 10**6}, {"num_lengths": 5_000}, {"num_drafts": 100, "num_lengths": 50}]
+)
 def test_more_drafts_than_memory_are_refused(many):
     with pytest.raises(PadirError) as error:
         Decoding(**many)
-    assert (error.value.what, error.value.expected) == ("draws x top_k", "in [0, 4096]")
+    assert (error.value.what, error.value.expected) == ("num_drafts x num_lengths x prefix_beam", "in [0, 4096]")

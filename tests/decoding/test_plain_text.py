@@ -60,7 +60,7 @@ def test_every_command_reads_the_same_ids(tmp_path, monkeypatch, tokenizer, tran
 
 
 def test_what_stood_around_comes_back(translator):
-    options = Decoding(num_steps=2, top_k=3, n_best=2)
+    options = Decoding(num_steps=2, num_lengths=3, n_best=2)
     (plain,) = translator.translate(["eins zwei drei"], options)
     (odd,) = translator.translate(["\t- **eins\u00a0zwei drei** \U0001f600"], options)
     assert odd.text == f"\t- **{plain.text}** \U0001f600"
@@ -75,8 +75,8 @@ def test_capitals_come_back(tokenizer, translator):
     text = "EINS ZWEI <b>DREI</b> VIER"
     read = tokenizer.normalised(text, ["tags"])
     assert read.text != text and read.capitals
-    (expected,) = translator.translate([read.text], keep="tags")
-    (result,) = translator.translate([text], keep="tags")
+    (expected,) = translator.translate([read.text], placeholders="tags")
+    (result,) = translator.translate([text], placeholders="tags")
     assert result.text.count("<b>") == result.text.count("</b>") == 1
     assert result.text.upper() == expected.text.upper()
     assert result.text.replace("<b>", "").replace("</b>", "").isupper()

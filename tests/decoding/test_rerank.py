@@ -1,15 +1,12 @@
 """Rules of choice on hypotheses whose scores a person can add up."""
 
-import math
-
 import pytest
 
 from padir.decoding.rerank import RULES, CausalScore, Hypothesis, MinimumBayesRisk, OwnScore, Rerank, Rescore, rule_of
-from padir.errors import PadirError
 
 # The short one has the better mean, the long one the more probable length.
-SHORT = Hypothesis("a b", log_prob=-2.0, tokens=2, length_log_prob=math.log(0.1))
-LONG = Hypothesis("a b c d", log_prob=-4.4, tokens=4, length_log_prob=math.log(0.8))
+SHORT = Hypothesis("a b", log_prob=-2.0, tokens=2)
+LONG = Hypothesis("a b c d", log_prob=-4.4, tokens=4)
 
 
 def scores(rule, *hypotheses, source="quelle"):
@@ -25,34 +22,19 @@ def test_every_rule_is_a_frozen_rerank():
 
 class TestOwnScore:
     @pytest.mark.parametrize(
-        ("brevity", "expected"), [(1.0, [-1.0, -1.1]), (0.0, [-2.0, -4.4]), (0.5, [-1.4142, -2.2])]
+        ("length_normalization", "expected"), [(1.0, [-1.0, -1.1]), (0.0, [-2.0, -4.4]), (0.5, [-1.4142, -2.2])]
     )
-    def test_the_sum_over_a_power_of_the_length(self, brevity, expected):
-        assert scores(OwnScore(brevity), SHORT, LONG) == pytest.approx(expected, abs=1e-4)
-
-    def test_the_joint_log_probability_of_length_and_tokens(self):
-        joint = scores(OwnScore(brevity=0.0, length_weight=1.0), SHORT, LONG)
-        assert joint == pytest.approx([-2 + math.log(0.1), -4.4 + math.log(0.8)])
-
-    def test_the_length_may_turn_the_choice(self):
-        short, long = scores(OwnScore(length_weight=1.0), SHORT, LONG)
-        assert short == pytest.approx((-2 + math.log(0.1)) / 2) and long == pytest.approx((-4.4 + math.log(0.8)) / 4)
-        assert long > short
+    def test_the_sum_over_a_power_of_the_length(self, length_normalization, expected):
+        assert scores(OwnScore(length_normalization), SHORT, LONG) == pytest.approx(expected, abs=1e-4)
 
     def test_a_hypothesis_without_tokens_is_not_divided_by_zero(self):
         assert scores(OwnScore(), Hypothesis("", 0.0, 0)) == [0.0]
-
-    def test_a_length_head_without_probabilities(self):
-        nothing = SHORT._replace(length_log_prob=None)
-        assert scores(OwnScore(), nothing) == [-1.0]
-        with pytest.raises(PadirError, match="length_weight needs a length head that gives probabilities"):
-            scores(OwnScore(length_weight=0.5), nothing)
 
 
 def test_a_causal_score_reads_the_other_side_s_numbers():
     short, long = SHORT._replace(again=(-6.0, 3)), LONG._replace(again=(-5.0, 5))
     assert scores(CausalScore(), short, long) == [-2.0, -1.0]
-    assert scores(CausalScore(brevity=0.0), short, long) == [-6.0, -5.0]
+    assert scores(CausalScore(length_normalization=0.0), short, long) == [-6.0, -5.0]
 
 
 class TestRescore:
@@ -66,7 +48,9 @@ class TestRescore:
         rows = Rescore(score_fn)(["eins", "zwei"], [[SHORT, LONG], [SHORT]], target_language="en")
         assert asked == [("eins", "a b"), ("eins", "a b c d"), ("zwei", "a b")]
         assert rows == [[-3 / 3, -7 / 5], [-3 / 3]]
-        assert Rescore(score_fn, brevity=0.0)(["eins"], [[SHORT, LONG]], target_language="en") == [[-3.0, -7.0]]
+        assert Rescore(score_fn, length_normalization=0.0)(["eins"], [[SHORT, LONG]], target_language="en") == [
+            [-3.0, -7.0]
+        ]
 
 
 class TestMinimumBayesRisk:

@@ -268,7 +268,7 @@ def models(tokenizer):
         "tied": tied,
         "untied": Translator({**tied.params, "decoder": decoder}, _card(tied, tied=False), tokenizer),
         "causal": Translator(tied.params, _card(tied, causal=True), tokenizer),
-        "ctc": random_translator(tokenizer, length_head="ctc", max_length=2 * SMALL.max_length),
+        "ctc": random_translator(tokenizer, readout="ctc", max_length=2 * SMALL.max_length),
     }
     return plain | {f"{name} 8-bit": Translator(quantise(t.params), t.card, tokenizer) for name, t in plain.items()}
 
@@ -331,11 +331,11 @@ class TestDecoding:
     @pytest.mark.parametrize("name", [pytest.param("untied 8-bit", marks=pytest.mark.slow), "causal 8-bit", "ctc"])
     def test_writes_nothing_else(self, models, shortlist, name):
         translator = models[name]
-        how = {"strategy": SundaeSampling(temperature=9.0, argmax_last=False), "top_k": 6}
+        how = {"strategy": SundaeSampling(temperature=9.0, argmax_last=False), "num_lengths": 6}
         if "causal" in name:
-            how = {"temperature": 9.0, "draws": 4}
+            how = {"temperature": 9.0, "num_drafts": 4}
         elif name == "ctc":  # several sentences of one canvas, without blanks
-            how = {"num_steps": 2, "top_k": 6, "blank_penalty": 100.0}
+            how = {"num_steps": 2, "prefix_beam": 6, "blank_penalty": 100.0}
         kept_v, ids = written(translator, Decoding(shortlist=shortlist, batch_size=8, **how))
         assert len(kept_v) < translator.card.ids.vocab_size and ids <= kept_v
         _, unrestricted = written(translator, Decoding(batch_size=8, **how))
@@ -343,7 +343,7 @@ class TestDecoding:
         assert translator.card.ids.mask not in ids and len(ids & {*range(259, 301)}) > 1
 
     def test_of_all_ids_is_decoding_without(self, models, everything):
-        how = {"strategy": Padir("logits"), "top_k": 3, "draws": 2, "n_best": 2}
+        how = {"strategy": Padir("logits"), "num_lengths": 3, "num_drafts": 2, "n_best": 2}
         plain, listed = (models["tied"].translate(TEXTS, shortlist=s, **how) for s in (None, everything))
         same(listed, plain)
 

@@ -40,13 +40,13 @@ def test_rows_share_out_the_positions():
 
 
 MODELS = {
-    "padir": ({}, {"top_k": 3}),
+    "padir": ({}, {"num_lengths": 3}),
     "one pass": ({}, {"num_steps": 1}),
-    "masks": ({"corruption": Mask(), "strategy": MaskPredict()}, {"draws": 1}),
+    "masks": ({"corruption": Mask(), "strategy": MaskPredict()}, {"num_drafts": 1}),
     "easy first": ({"corruption": Mask(), "strategy": EasyFirst(), "decontextualised": True}, {}),
     "threshold": ({"corruption": Mask(), "strategy": Threshold(0.5)}, {}),
     "rejecter": ({"strategy": Rejecter(), "rejecter": True}, {}),
-    "dual": ({"dual": True}, {"rerank": "causal", "top_k": 3}),
+    "dual": ({"dual": True}, {"rerank": "causal", "num_lengths": 3}),
 }
 
 
@@ -74,7 +74,7 @@ def test_repeats_in_a_template_are_kept_for_its_own_sentence(tokenizer):
 
 
 def test_the_rule_chooses_among_ways_to_share_out_the_gaps(tokenizer):
-    translator, options = random_translator(tokenizer, dual=True), {"num_steps": 1, "brevity": 0.5}
+    translator, options = random_translator(tokenizer, dual=True), {"num_steps": 1, "length_normalization": 0.5}
     found = translator.translate(TEXTS, template="one ___ seven ___", rerank="causal", **options)
     assert all(each.hypotheses > 1 and each.read_again for each in found)
     own = translator.translate(TEXTS, template="one ___ seven ___", **options)
@@ -84,8 +84,8 @@ def test_the_rule_chooses_among_ways_to_share_out_the_gaps(tokenizer):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [({"causal": True}, {"beam": 3}), ({"causal": True}, {"beam": 1}), ({"dual": True}, {"mode": "causal"})]
-    + [({"causal": True}, {"temperature": 1.0, "draws": 3})]
-    + [({"length_head": "ctc", "dual": True, "max_length": 48}, options) for options in ({}, {"mode": "causal"})],
+    + [({"causal": True}, {"temperature": 1.0, "num_drafts": 3})]
+    + [({"readout": "ctc", "dual": True, "max_length": 48}, options) for options in ({}, {"mode": "causal"})],
 )
 def test_a_search_begins_with_the_prefix(tokenizer, sizes, options):
     translator = random_translator(tokenizer, **sizes)
@@ -112,7 +112,7 @@ def test_a_mode_that_cannot_hold_the_words_gives_way(tokenizer, caplog):
     with caplog.at_level(logging.WARNING, "padir"):
         (result,) = translator.translate(TEXTS[:1], template="___ one", mode="causal")
         assert result.text.endswith("one") and "in the mode 'refine', because 'causal'" in caplog.text
-        random_translator(tokenizer, length_head="ctc", dual=True).translate(TEXTS[:1], template="one ___")
+        random_translator(tokenizer, readout="ctc", dual=True).translate(TEXTS[:1], template="one ___")
         assert "in the mode 'causal', because 'refine'" in caplog.text
 
 
@@ -120,7 +120,10 @@ def test_a_mode_that_cannot_hold_the_words_gives_way(tokenizer, caplog):
     ("options", "message"),
     [
         ({"target_lengths": [4, 4]}, "a template and target_lengths exclude each other: leave one of them out"),
-        ({"keep": "vier"}, "cannot hold words beside the spans of keep, got 'drei vier fünf sechs': leave keep or the"),
+        (
+            {"placeholders": "vier"},
+            "cannot hold words beside the spans of placeholders, got 'drei vier fünf sechs': leave placeholders or the",
+        ),
     ],
 )
 def test_what_a_template_excludes_is_refused(tokenizer, options, message):
@@ -136,25 +139,25 @@ def test_what_a_template_excludes_is_refused(tokenizer, options, message):
         ({}, "___", "template must be fixed text beside its gaps"),
         ({}, "one __0__", "template must be gaps of 1 to 65,536 tokens, got '__0__'"),
         ({}, f"one __{'9' * 5_000}__", "template must be gaps of 1 to 65,536 tokens, got '__999"),
-        ({}, 5, "template must be text or a list or None, got 5"),
-        ({}, [5, 5], "template must be text or a list or None, got [5, 5]"),
+        ({}, 5, "template must be a string or a list or None, got 5"),
+        ({}, [5, 5], "template must be a string or a list or None, got [5, 5]"),
         ({}, "one ___ " + "two " * 40, "template must be at most 24 tokens"),
         ({}, ["one ___"], "2 texts need 2 templates or one, got 1"),
         ({"causal": True}, "one ___ two", "cannot hold these words: give a prefix, such as 'I went ___'"),
         (
-            {"length_head": "ctc", "max_length": 48},
+            {"readout": "ctc", "max_length": 48},
             "one ___",
             "a CTC model cannot hold these words: take another model",
         ),
         (
-            {"length_head": "ctc", "dual": True, "max_length": 48},
+            {"readout": "ctc", "dual": True, "max_length": 48},
             "___ one",
             "a CTC model cannot hold these words: give a prefix, such as 'I went ___'",
         ),
     ],
 )
 def test_wrong_templates_are_refused(tokenizer, sizes, template, message):
-    corruption = {"corruption": Mask()} if "length_head" in sizes else {}
+    corruption = {"corruption": Mask()} if "readout" in sizes else {}
     with pytest.raises(PadirError) as error:
         random_translator(tokenizer, **corruption, **sizes).translate(TEXTS, template=template)
     assert message in str(error.value)

@@ -29,12 +29,12 @@ def test_missing_terms_are_found():
 @pytest.mark.parametrize(
     ("sizes", "options", "again"),
     [
-        ({}, {"top_k": 3}, True),
+        ({}, {"num_lengths": 3}, True),
         ({}, {"num_steps": 1}, True),
-        ({"dual": True}, {"rerank": "causal", "top_k": 3, "brevity": 2.0}, True),
+        ({"dual": True}, {"rerank": "causal", "num_lengths": 3, "length_normalization": 2.0}, True),
         ({"dual": True}, {"mode": "causal"}, False),
         ({"causal": True}, {"beam": 2}, False),
-        ({"length_head": "ctc", "dual": True, "max_length": 48}, {}, False),
+        ({"readout": "ctc", "dual": True, "max_length": 48}, {}, False),
     ],
 )
 def test_every_term_stands_in_every_mode(tokenizer, sizes, options, again):
@@ -54,18 +54,18 @@ def test_terms_may_be_outside_a_shortlist(tokenizer):
 
 
 @pytest.mark.parametrize("sizes", [{"causal": True}, {}], ids=str)
-@pytest.mark.parametrize("keep", [(), ("urls",)])
-def test_terms_are_not_sought_where_a_source_was_cut(tokenizer, sizes, keep):
+@pytest.mark.parametrize("placeholders", [(), ("urls",)])
+def test_terms_are_not_sought_where_a_source_was_cut(tokenizer, sizes, placeholders):
     translator = random_translator(tokenizer, max_length=12, **sizes)
-    text = f"vier {'www.xyz.org/abc' * bool(keep)} eins " + "zwei " * 20 + "acht"
-    how = {"terms": {"eins": "seven", "acht": "eleven"}, "keep": keep, "truncate": True}
+    text = f"vier {'www.xyz.org/abc' * bool(placeholders)} eins " + "zwei " * 20 + "acht"
+    how = {"terms": {"eins": "seven", "acht": "eleven"}, "placeholders": placeholders, "truncate": True}
     (result,) = translator.translate([text], **how)
     assert result.truncated and "seven" in result.text and "eleven" not in result.text
 
 
 def test_terms_and_spans_stand_together(tokenizer):
     translator = random_translator(tokenizer, max_length=48)
-    (result,) = translator.translate(["eins <b>vier</b> www.x.org"], terms=TERMS, keep=("tags", "urls"))
+    (result,) = translator.translate(["eins <b>vier</b> www.x.org"], terms=TERMS, placeholders=("tags", "urls"))
     assert all(result.text.count(each) == 1 for each in ("<b>", "</b>", "www.x.org")) and "seven" in result.text
 
 
@@ -81,16 +81,16 @@ def test_a_term_of_another_source_blocks_no_place(tokenizer, monkeypatch):
 @pytest.mark.parametrize("model", ["de_en", "de_en_ar"])
 def test_a_model_reads_no_spans_when_it_places_terms(model):
     source = 'Klicken Sie <a href="https://www.example.org/Seite/5">hier</a>, um den Vertrag zu lesen.'
-    keep, terms = ("tags", "urls"), {"Vertrag": "covenant", "Seite": "page"}
+    placeholders, terms = ("tags", "urls"), {"Vertrag": "covenant", "Seite": "page"}
     translator = Translator.load(model)
-    (plain,) = translator.translate([source], keep=keep)
-    (result,) = translator.translate([source], keep=keep, terms=terms)
+    (plain,) = translator.translate([source], placeholders=placeholders)
+    (result,) = translator.translate([source], placeholders=placeholders, terms=terms)
     for span in ('<a href="https://www.example.org/Seite/5">', "</a>", "example", "covenant"):
         assert result.text.count(span) == 1
     assert "page" not in result.text  # a word of an address is no term
     assert result.passes == plain.passes  # the sentence is not translated again
     (result,) = translator.translate(
-        ["Der Hund &amp; der Vertrag"], keep="tags", terms=terms | {"amp": "volt", "Hund": "hound"}
+        ["Der Hund &amp; der Vertrag"], placeholders="tags", terms=terms | {"amp": "volt", "Hund": "hound"}
     )
     assert "&amp;" in result.text and "covenant" in result.text and "hound" in result.text and "volt" not in result.text
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_held_is_refused(tokenizer):
     with pytest.raises(PadirError, match="terms must be words of one line"):
         translator.translate(TEXTS, terms={"eins": "one\ntwo"})
     with pytest.raises(PadirError, match="n_best lists candidates without the terms"):
-        translator.translate(TEXTS, terms=TERMS, n_best=2, top_k=2)
+        translator.translate(TEXTS, terms=TERMS, n_best=2, num_lengths=2)
     with pytest.raises(PadirError, match="terms and target_lengths exclude each other"):
         translator.translate(TEXTS, terms=TERMS, target_lengths=[3] * 6)
     with pytest.raises(PadirError, match="6 texts need 6 mappings of terms or one, got 1"):
@@ -123,4 +123,4 @@ def test_what_cannot_be_held_is_refused(tokenizer):
     with pytest.raises(PadirError, match="a template and terms exclude each other"):
         translator.translate(TEXTS, terms=TERMS, template="one ___")
     with pytest.raises(PadirError, match="a CTC model cannot align words"):
-        random_translator(tokenizer, length_head="ctc", max_length=48).translate(TEXTS, terms=TERMS)
+        random_translator(tokenizer, readout="ctc", max_length=48).translate(TEXTS, terms=TERMS)

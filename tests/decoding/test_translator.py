@@ -105,9 +105,12 @@ class TestSentences:
         drafts = [translator.translate(TEXTS, seed=s, num_steps=1, trace=True)[1].trace[0] for s in (0, 0, 1)]
         assert drafts[0] == drafts[1] != drafts[2]
 
-    def test_surrogates_are_refused(self, translator):
-        with pytest.raises(PadirError, match="without surrogates"):
-            translator.translate(["eins \udc80"])
+    @pytest.mark.parametrize("text", ["eins \udc80", "\ud800", "5 \ud83d\ude00!"])
+    def test_surrogates_are_refused(self, translator, text):
+        """Also in a text without letters, which no model reads."""
+        for call in (translator.translate, translator.predict_lengths, lambda texts: translator.align(texts, ["one"])):
+            with pytest.raises(PadirError, match="without surrogates"):
+                call([text])
 
     def test_any_text_gives_one_line(self, translator):
         odd = ["\x00", "<extra_id_0> </s>", "\u2581", "日本語 🙂", "\u2028", "eins", "zwei"]
@@ -116,7 +119,7 @@ class TestSentences:
     def test_bytes_that_are_no_character_are_not_written(self, translator):
         """A random model writes many; of several hypotheses, one without them is taken, or they are left out."""
         (alone, several), texts = ([], []), [f"{a} {b}" for a in TEXTS[::2] for b in ("eins", "zwei", "neun")]
-        for results, options in ((alone, {"top_k": 1}), (several, {"top_k": 4})):
+        for results, options in ((alone, {"num_lengths": 1}), (several, {"num_lengths": 4})):
             results += translator.translate(texts, num_steps=1, truncate=True, **options)
             assert not any("\ufffd" in result.text for result in results)
         assert sum(r.broken > 0 for r in alone) > sum(r.broken > 0 for r in several) > 0
@@ -148,9 +151,11 @@ class TestWrongCalls:
             ("eins", "texts must be a list of strings, got 'eins': put one string into a list"),
             (b"eins", "texts must be a list of strings, got b'eins'"),
             (3, "texts must be a list of strings, got 3"),
-            ({"eins": 1}, "texts must be a list of strings, got 'a dict'"),
-            ({"eins"}, r"got 'a set': .* a set into sorted\(...\)"),
-            (np.array([["eins"]]), "got 'a ndarray'"),
+            (None, "texts must be a list of strings, got None"),
+            ({"eins": 1}, "texts must be a list of strings, got <class 'dict'>"),
+            ({"eins"}, r"got <class 'set'>: .* a set into sorted\(...\)"),
+            (np.array([["eins"]]), "got <class 'numpy.ndarray'>"),
+            (np.array("eins"), "got <class 'numpy.ndarray'>"),
             (["eins", None], r"texts\[1\] must be a string, got None"),
             ([b"eins"], r"texts\[0\] must be a string, got b'eins': decode it"),
         ],
@@ -164,36 +169,42 @@ class TestWrongCalls:
     @pytest.mark.parametrize("kind", [iter, deque, np.array, Column, Arrow])
     def test_any_iterable_of_strings_is_a_list(self, translator, kind):
         """`Column` keeps the row numbers of a shuffled table, by which it is read with []."""
-        expected = [result.text for result in translator.translate(TEXTS, top_k=2, rerank=BySource())]
+        expected = [result.text for result in translator.translate(TEXTS, num_lengths=2, rerank=BySource())]
         lengths = [1 + len(text.split()) for text in TEXTS]
         given = translator.translate(TEXTS, target_lengths=lengths)
-        assert [r.text for r in translator.translate(kind(TEXTS), top_k=2, rerank=BySource())] == expected
+        assert [r.text for r in translator.translate(kind(TEXTS), num_lengths=2, rerank=BySource())] == expected
         assert translator.translate(kind(TEXTS), target_lengths=Column(lengths)) == given
-        assert [r.text for r in translator.translate_iter(kind(TEXTS), top_k=2, rerank=BySource())] == expected
+        assert [r.text for r in translator.translate_iter(kind(TEXTS), num_lengths=2, rerank=BySource())] == expected
         assert translator.predict_lengths(kind(TEXTS)) == translator.predict_lengths(TEXTS)
         assert bleu(kind(TEXTS), kind(expected), "en") == bleu(TEXTS, expected, "en")
 
     def test_steps_are_of_one_string(self, translator):
-        with pytest.raises(PadirError, match=r"text must be text, got \['eins'\]"):
+        with pytest.raises(PadirError, match=r"text must be a string, got \['eins'\]"):
             next(translator.steps(["eins"]))
 
-    def test_target_lengths_are_whole(self, translator):
-        with pytest.raises(PadirError, match="target_lengths must be whole, in 2 .. .* got 2.5"):
-            translator.translate(["eins"], target_lengths=[2.5])
+    @pytest.mark.parametrize("lengths", [[2.5], [[]], [[3]], ["3"], [True], [None], np.array([3.0]), np.array([[3]])])
+    def test_target_lengths_are_whole(self, translator, lengths):
+        with pytest.raises(PadirError, match="target_lengths must be whole, in 2 .. .* got "):
+            translator.translate(["eins"], target_lengths=lengths)
+
+    @pytest.mark.parametrize("lengths", [np.array(3), 3])
+    def test_target_lengths_are_a_list(self, translator, lengths):
+        with pytest.raises(PadirError, match="target_lengths must be a list or None, got "):
+            translator.translate(["eins"], target_lengths=lengths)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
             ({"num_steps": "4"}, "num_steps must be a whole number, got '4'"),
             ({"batch_size": 2.0}, "batch_size must be a whole number, got 2.0"),
-            ({"adjacent": "no"}, "adjacent must be True or False, got 'no'"),
+            ({"length_window": "no"}, "length_window must be True or False, got 'no'"),
             ({"seed": True}, "seed must be a whole number, got True"),
             ({"drop_repeats": "no"}, "drop_repeats must be True or False or None, got 'no'"),
-            ({"top_k": "5"}, "top_k must be a whole number, got '5'"),
+            ({"num_lengths": "5"}, "num_lengths must be a whole number, got '5'"),
             ({"num_stepz": 3}, "no decoding option 'num_stepz': did you mean 'num_steps'?"),
-            ({"topk": 3}, "no decoding option 'topk': did you mean 'top_k'?"),
+            ({"topk": 3}, "no decoding option 'topk': here it is called 'num_lengths'"),
             ({"strategy": "mask_predcit"}, "no strategy is called 'mask_predcit'"),
-            ({"strategy": Padir}, "strategy must be a Strategy or text or None, got"),
+            ({"strategy": Padir}, "strategy must be a Strategy or a string or None, got"),
             ({"mode": 3}, "mode must be one of refine, causal or None, got 3"),
             ({"beam": 2}, "beam applies only to the mode causal, got 'refine': leave beam out"),
             ({"beam": Decoding.beam}, "beam applies only to the mode causal"),
@@ -208,9 +219,9 @@ class TestWrongCalls:
 
 
 def test_options_of_lengths_and_a_strategy_by_name(translator, masked):
-    several = Decoding(top_k=3, num_steps=2)
-    assert Decoding(num_steps=2).changed(top_k=3) == several
-    assert translator.translate(TEXTS[:2], num_steps=2, top_k=3) == translator.translate(TEXTS[:2], several)
+    several = Decoding(num_lengths=3, num_steps=2)
+    assert Decoding(num_steps=2).changed(num_lengths=3) == several
+    assert translator.translate(TEXTS[:2], num_steps=2, num_lengths=3) == translator.translate(TEXTS[:2], several)
     named, given = (masked.translate(TEXTS[:2], strategy=s) for s in ("mask_predict", MaskPredict()))
     assert named == given and Decoding().changed(strategy="threshold:tau=1").strategy == Threshold(1.0)
 
@@ -245,27 +256,27 @@ class TestLengths:
                 translator.translate(["", "eins"], target_lengths=[1, wrong])
 
     def test_adjacent_lengths_surround_the_most_likely(self, translator):
-        options = {"top_k": 4, "n_best": 4, "num_steps": 1}
-        likely, around = (translator.translate(TEXTS[:4], adjacent=each, **options) for each in (False, True))
+        options = {"num_lengths": 4, "n_best": 4, "num_steps": 1}
+        likely, around = (translator.translate(TEXTS[:4], length_window=each, **options) for each in (False, True))
         for best, near in zip(translator.translate(TEXTS[:4], num_steps=1), around, strict=True):
             lengths = sorted(near.candidate_lengths)
             assert best.length in lengths and lengths == list(range(lengths[0], lengths[-1] + 1))  # 1 becomes 2
         assert any(np.ptp(each.candidate_lengths) > 3 for each in likely)
 
     def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):
-        (result,) = translator.translate(["eins"], top_k=translator.card.config.max_length, draws=2)
+        (result,) = translator.translate(["eins"], num_lengths=translator.card.config.max_length, num_drafts=2)
         assert result.hypotheses == 14  # a length of 1 would hold EOS alone, so 1 and 2 are one
-        (result,) = translator.translate(["eins"], target_lengths=[6], top_k=3, draws=2)
+        (result,) = translator.translate(["eins"], target_lengths=[6], num_lengths=3, num_drafts=2)
         assert result.hypotheses == 2 and result.length == 6
 
     def test_parallel_draws_of_a_length_differ(self, translator):
-        options = {"draws": 4, "n_best": 4, "num_steps": 1}
+        options = {"num_drafts": 4, "n_best": 4, "num_steps": 1}
         (result,) = translator.translate(["eins zwei drei"], target_lengths=[8], **options)
         assert result.candidate_lengths == (8, 8, 8, 8)
         assert len({score for _, score in result.candidates}) == 4
 
     def test_a_text_of_several_hypotheses_is_listed_once(self, translator, monkeypatch):
-        options = {"draws": 4, "n_best": 4, "num_steps": 1, "target_lengths": [8]}
+        options = {"num_drafts": 4, "n_best": 4, "num_steps": 1, "target_lengths": [8]}
         (each,) = translator.translate(["eins zwei drei"], **options)
         monkeypatch.setattr(type(translator.tokenizer), "decode", lambda self, ids, source="": "the same")
         (result,) = translator.translate(["eins zwei drei"], **options)
@@ -276,7 +287,7 @@ class TestLengths:
     def test_the_best_of_more_candidates_is_no_worse(self, translator):
         scores = [
             [r.score for r in translator.translate(TEXTS, **lengths)]
-            for lengths in ({}, {"top_k": 3}, {"top_k": 3, "draws": 2})
+            for lengths in ({}, {"num_lengths": 3}, {"num_lengths": 3, "num_drafts": 2})
         ]
         assert all(a <= b + 1e-4 <= c + 2e-4 for a, b, c in zip(*scores, strict=True))
         assert sum(scores[2]) > sum(scores[0])
@@ -286,13 +297,13 @@ class TestLengths:
         translator = random_translator(tokenizer, length_head=head, max_length=16)
         (one,), (three,) = (translator.predict_lengths(["eins zwei drei vier"], k) for k in (1, 3))
         assert three[0] == one[0] and max(three) - min(three) == 2 and len(set(three)) == 3
-        (result,) = translator.translate(["eins zwei drei vier"], top_k=3, n_best=3)
+        (result,) = translator.translate(["eins zwei drei vier"], num_lengths=3, n_best=3)
         assert result.candidate_lengths and set(result.candidate_lengths) == {max(2, each) for each in three}
 
     def test_the_drafts_of_sundae_have_both_lengths_of_a_class(self, tokenizer):
         """configs/decode/sundae.gin on a model whose length head counts by twos: the best of 16 drafts."""
         translator = random_translator(tokenizer, length_unit=2, max_length=16)
-        (result,) = translator.translate(["drei vier fünf eins"], top_k=2, draws=8, n_best=16)
+        (result,) = translator.translate(["drei vier fünf eins"], num_lengths=2, num_drafts=8, n_best=16)
         shorter, longer = sorted(set(result.candidate_lengths))
         (unasked,) = translator.translate(["drei vier fünf eins"], n_best=2)
         assert sorted(unasked.candidate_lengths) == [shorter, longer]
@@ -328,16 +339,18 @@ class TestChoosing:
         def equal(sources, targets):
             return [(0.0, 1) for _ in targets]
 
-        results = translator.translate(TEXTS, top_k=4, rerank=Rescore(equal))
+        results = translator.translate(TEXTS, num_lengths=4, rerank=Rescore(equal))
         assert [r.length for r in results] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)]
 
     def test_the_candidates_are_listed_best_first(self, translator):
-        for result in translator.translate(TEXTS, top_k=self.LENGTHS, n_best=2):
+        for result in translator.translate(TEXTS, num_lengths=self.LENGTHS, n_best=2):
             assert len(result.candidates) == 2 <= result.hypotheses <= 3  # of lengths that differ
             assert result.candidates[0] == (result.text, result.score) and result.candidates[1][1] <= result.score
-        plain = translator.translate(TEXTS, top_k=self.LENGTHS)
+        plain = translator.translate(TEXTS, num_lengths=self.LENGTHS)
         assert all(result.candidates == () for result in plain)
-        assert [r.text for r in plain] == [r.text for r in translator.translate(TEXTS, top_k=self.LENGTHS, n_best=3)]
+        assert [r.text for r in plain] == [
+            r.text for r in translator.translate(TEXTS, num_lengths=self.LENGTHS, n_best=3)
+        ]
 
     def test_the_best_of_a_rule_wins_and_is_told_its_source(self, translator):
         asked = {}
@@ -347,7 +360,7 @@ class TestChoosing:
                 asked.setdefault(source, set()).add(target)
             return [(float(len(target)), 1) for target in targets]
 
-        results = translator.translate(TEXTS, top_k=self.LENGTHS, rerank=Rescore(longest), batch_size=4)
+        results = translator.translate(TEXTS, num_lengths=self.LENGTHS, rerank=Rescore(longest), batch_size=4)
         assert set(asked) == set(TEXTS)
         for text, result in zip(TEXTS, results, strict=True):
             assert result.text in asked[text] and result.score == max(map(len, asked[text])) == len(result.text)
@@ -361,18 +374,11 @@ class TestChoosing:
 
     def test_own_scores_are_the_sums_over_a_power_of_the_length(self, translator):
         mean, total = (
-            translator.translate(TEXTS, target_lengths=[6] * len(TEXTS), rerank=OwnScore(brevity))
-            for brevity in (1.0, 0.0)
+            translator.translate(TEXTS, target_lengths=[6] * len(TEXTS), rerank=OwnScore(length_normalization))
+            for length_normalization in (1.0, 0.0)
         )
         for m, t in zip(mean, total, strict=True):
             assert t.score == pytest.approx(5 * m.score, rel=1e-5)  # five tokens and EOS
-
-    def test_the_length_has_its_say(self, translator):
-        chosen = [
-            [r.length for r in translator.translate(TEXTS, top_k=4, rerank=rule)]
-            for rule in (OwnScore(), OwnScore(brevity=0.0, length_weight=1e6))
-        ]
-        assert chosen[1] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)] != chosen[0]
 
     def test_predicted_lengths_are_those_that_are_tried(self, translator):
         predicted = translator.predict_lengths(TEXTS, 3, batch_size=2)
@@ -401,7 +407,7 @@ class TestSteps:
         """A step is yielded for each pass; the trace repeats the last step of a sentence that ended early."""
         for text in TEXTS[:2]:
             steps = [(step.pieces, step.log_probs) for step in translator.steps(text, num_steps=5)]
-            (result,) = translator.translate([text], num_steps=5, top_k=1, trace=True)
+            (result,) = translator.translate([text], num_steps=5, num_lengths=1, trace=True)
             assert len(steps) == result.passes + 1
             for (pieces, scores), (traced, traced_scores) in zip(steps, result.trace, strict=False):
                 assert pieces == traced and scores == pytest.approx(traced_scores, abs=1e-4)
@@ -458,22 +464,35 @@ class TestSteps:
         same(own.translate(TEXTS), own.translate(TEXTS, strategy=MaskPredict(), canvas=Mask()))
 
     def test_the_cards_decoding_is_the_default(self, translator, tmp_path):
-        options = {"top_k": 3, "num_steps": 2, "brevity": 0.5, "strategy": "mask_predict"}
+        options = {"num_lengths": 3, "num_steps": 2, "length_normalization": 0.5, "strategy": "mask_predict"}
         card = dataclasses.replace(translator.card, decoding=options)
         Translator(translator.params, card, translator.tokenizer).save(tmp_path / "own")
         own = Translator.load(tmp_path / "own")
-        assert own.decoding == Decoding().changed(**options) and own.decoding.top_k == 3
+        assert own.decoding == Decoding().changed(**options) and own.decoding.num_lengths == 3
         expected = translator.translate(["eins"], Decoding().changed(**options))
         same(own.translate(["eins"]), expected)
-        same(own.translate(["eins"], top_k=1), translator.translate(["eins"], **options | {"top_k": 1}))
+        same(own.translate(["eins"], num_lengths=1), translator.translate(["eins"], **options | {"num_lengths": 1}))
         same(own.translate(["eins"], Decoding()), translator.translate(["eins"]))
         assert expected[0].hypotheses == 3
 
     @pytest.mark.parametrize(
         "options",
         [
-            *({"top_j": 3}, {"top_k": "3"}, {"num_steps": 0}, {"brevity": "x"}, [1], {"drop_repeats": "no"}),
-            *({"batch_size": 10**9}, {"seed": 3}, {"num_steps": 2**31 - 1}, {"draws": 4096}, {"brevity": 1e308}),
+            *(
+                {"top_j": 3},
+                {"num_lengths": "3"},
+                {"num_steps": 0},
+                {"length_normalization": "x"},
+                [1],
+                {"drop_repeats": "no"},
+            ),
+            *(
+                {"batch_size": 10**9},
+                {"seed": 3},
+                {"num_steps": 2**31 - 1},
+                {"num_drafts": 4096},
+                {"length_normalization": 1e308},
+            ),
             *({"beam": 10**9}, {"beam": 65}, {"n_best": 10**6}, {"length_penalty": 1e308}),
             *({"rerank": "/tmp"}, {"rerank": "gs://a/b"}, {"shortlist": "/etc/passwd"}, {"rerank": ["de_en"]}),
         ],
@@ -494,16 +513,18 @@ class TestRefused:
         with pytest.raises(PadirError, match="logits are not finite"):
             huge.translate(["eins"])
 
-    @pytest.mark.parametrize("options", [{"n_best": 99, "top_k": 3, "draws": 2}, {"n_best": 7, "top_k": 9}])
+    @pytest.mark.parametrize(
+        "options", [{"n_best": 99, "num_lengths": 3, "num_drafts": 2}, {"n_best": 7, "num_lengths": 9}]
+    )
     def test_more_candidates_than_hypotheses(self, translator, options):
-        most = 6 if "draws" in options else 1
+        most = 6 if "num_drafts" in options else 1
         given = {"target_lengths": [3]} if most == 1 else {}
         with pytest.raises(PadirError, match=f"n_best must be at most {most}, the number of hypotheses of a sentence"):
             translator.translate(["eins"], **options, **given)
 
     def test_draws_of_a_canvas_that_is_always_the_same(self, masked):
-        with pytest.raises(PadirError, match="draws must be 1 for a canvas without randomness, got 2"):
-            masked.translate(TEXTS, draws=2)
+        with pytest.raises(PadirError, match="num_drafts must be 1 for a canvas without randomness, got 2"):
+            masked.translate(TEXTS, num_drafts=2)
 
 
 class TestWithoutRepeats:

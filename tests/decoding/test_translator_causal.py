@@ -14,7 +14,7 @@ from padir.refinement import Mask, Padir, Uniform
 from padir.text.ids import EOS
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]
-SEARCHES = [{"beam": 1}, {"beam": 3}, {"temperature": 0.8, "draws": 2}]
+SEARCHES = [{"beam": 1}, {"beam": 3}, {"temperature": 0.8, "num_drafts": 2}]
 SOME_SLOW = [SEARCHES[0], *(pytest.param(search, marks=pytest.mark.slow) for search in SEARCHES[1:])]
 
 
@@ -115,8 +115,8 @@ class TestOptions:
             ({"num_steps": 2}, "num_steps applies only to the mode refine, got 'causal': leave num_steps out"),
             ({"strategy": Padir()}, "strategy applies only to the mode refine"),
             ({"canvas": Mask()}, "canvas applies only to the mode refine"),
-            ({"top_k": 2}, "top_k applies only to the mode refine"),
-            ({"draws": 2}, "draws must be 1 without a temperature"),
+            ({"num_lengths": 2}, "num_lengths applies only to the mode refine"),
+            ({"num_drafts": 2}, "num_drafts must be 1 without a temperature"),
             ({"drop_repeats": True}, "drop_repeats applies only to the mode refine"),
             ({"target_lengths": [3] * len(TEXTS)}, "ends itself"),
             ({"trace": True}, "has no steps to show"),

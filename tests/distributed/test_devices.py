@@ -233,7 +233,7 @@ class TestAgreeing:
         (1, ["Sharding.model_parallel=2"]),
         (2, []),
         (2, ["Sharding.shard_parameters=True"]),
-        (2, ["Sharding.shard_parameters=True", "Batching.parts=2"]),
+        (2, ["Sharding.shard_parameters=True", "Batching.accumulation_steps=2"]),
         (2, ["Sharding.shard_parameters=True", "Sharding.model_parallel=2"]),
     ],
 )

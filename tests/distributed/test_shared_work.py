@@ -103,7 +103,7 @@ def test_two_processes_distill_as_one(pair, model, data, tmp_path, killed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bindings", [(), ("--top_k=2", "--draws=2", "--set=oracle_lengths=true")])
+@pytest.mark.parametrize("bindings", [(), ("--num_lengths=2", "--num_drafts=2", "--set=oracle_lengths=true")])
 def test_two_processes_evaluate_as_one(pair, model, data, tmp_path, bindings):
     command = ["evaluate", f"--model={model}", f"--data={data}", "--split=validation", "--num_steps", "1", "3"]
     command += ["--batch_size=3", *bindings]

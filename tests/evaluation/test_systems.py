@@ -19,7 +19,7 @@ TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one
 class Fake(Translator):
     """Writes the reference if it is given its length, and otherwise its first words, one more with each step."""
 
-    def __init__(self, causal=False, length_head="token", refuses=()):
+    def __init__(self, causal=False, length_head=None, refuses=()):
         config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
         self.card = types.SimpleNamespace(
             config=config,
@@ -40,7 +40,7 @@ class Fake(Translator):
         results = []
         for i, reference in enumerate(TEST_SET.references):
             words = reference.split()[: target_lengths[i] - 1 if target_lengths else decoding.num_steps]
-            numbers = -1.0, len(words) + 1, decoding.num_steps, decoding.top_k
+            numbers = -1.0, len(words) + 1, decoding.num_steps, decoding.num_lengths
             results.append(
                 Translation(
                     " ".join(words), *numbers, whole_text=" ".join(w for w in words for _ in "ab"), oscillated=i == 0
@@ -54,9 +54,9 @@ class Fake(Translator):
 
 def test_a_row_for_every_model_and_way():
     models = [("a", Fake()), ("b", Fake())]
-    decodings = [Decoding(num_steps=n, top_k=k) for k in (1, 5) for n in (1, 2)]
+    decodings = [Decoding(num_steps=n, num_lengths=k) for k in (1, 5) for n in (1, 2)]
     rows = evaluate_all(models, TEST_SET, decodings)
-    ways = [(row.model, row.decoding.top_k, row.decoding.num_steps) for row in rows]
+    ways = [(row.model, row.decoding.num_lengths, row.decoding.num_steps) for row in rows]
     assert ways == [(m, k, n) for m in "ab" for k in (1, 5) for n in (1, 2)]
     first = rows[0].evaluation
     assert first.hypotheses == ["one", "five"] and first.passes == [1, 1]
@@ -83,10 +83,10 @@ def test_models_have_other_names_and_the_languages_of_the_test_set():
 
 
 def test_reference_lengths_are_rows_of_their_own_and_a_gap():
-    decodings = [Decoding(num_steps=2, top_k=k, adjacent=True) for k in (1, 5)]
+    decodings = [Decoding(num_steps=2, num_lengths=k, length_window=True) for k in (1, 5)]
     rows = evaluate_all([("a", Fake())], TEST_SET, decodings, oracle_lengths=True)
-    assert not rows[-1].decoding.adjacent  # a true length has no neighbours
-    assert [(row.oracle_lengths, row.decoding.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]
+    assert not rows[-1].decoding.length_window  # a true length has no neighbours
+    assert [(row.oracle_lengths, row.decoding.num_lengths) for row in rows] == [(False, 1), (False, 5), (True, 1)]
     short, _, oracle = (row.evaluation.metrics for row in rows)
     assert oracle["exact_match"] == 100 and "oracle_gap" not in oracle
     assert short["oracle_gap"] == pytest.approx(oracle["bleu"] - short["bleu"]) and short["oracle_gap"] > 10
@@ -107,7 +107,7 @@ def test_length_recall():
 
 def test_an_autoregressive_model_has_neither_steps_nor_lengths():
     decodings = [
-        Decoding(num_steps=n, strategy=s, top_k=k) for n in (1, 4) for s in (None, MaskPredict()) for k in (1, 5)
+        Decoding(num_steps=n, strategy=s, num_lengths=k) for n in (1, 4) for s in (None, MaskPredict()) for k in (1, 5)
     ]
     fake = Fake(causal=True)
     (row,) = evaluate_all([("ar", fake)], TEST_SET, decodings, oracle_lengths=True)

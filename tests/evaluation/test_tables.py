@@ -29,12 +29,12 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
 
 
 def test_json_says_how_it_was_decoded():
-    described = row(top_k=5, adjacent=True, rerank=MinimumBayesRisk(), seed=3)
+    described = row(num_lengths=5, length_window=True, rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
     assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
-    expected = {"top_k": 5, "draws": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
-    assert (expected | {"adjacent": True}).items() <= described.items()
+    expected = {"num_lengths": 5, "num_drafts": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
+    assert (expected | {"length_window": True}).items() <= described.items()
     assert described["scores"]["bleu"] == {"value": 30.0, "signature": "tok:13a"}
     assert row(causal=True)["num_steps"] is None and row(causal=True)["strategy"] is None
 
@@ -44,9 +44,9 @@ def test_only_columns_that_differ_are_shown():
     assert system_columns(rows) == ["model", "hypotheses", "steps"]
     assert system_columns([*rows, row(strategy=MaskPredict())])[1] == "strategy"
     assert system_columns([*rows, row(oracle=True)])[1] == "lengths"
-    for top_k in (1, 5):  # one length has no neighbours
-        adjacent = [row(top_k=top_k, adjacent=each) for each in (True, False)]
-        assert ("lengths" in system_columns(adjacent)) == (top_k == 5)
+    for num_lengths in (1, 5):  # one length has no neighbours
+        length_window = [row(num_lengths=num_lengths, length_window=each) for each in (True, False)]
+        assert ("lengths" in system_columns(length_window)) == (num_lengths == 5)
     assert system_columns([*rows, row(rerank=MinimumBayesRisk())])[1] == "rerank"
     columns, lines = cells(rows)
     assert columns == ["model", "hypotheses", "steps", "bleu", "stutter"]
@@ -134,7 +134,7 @@ def test_no_row_is_lost_where_two_have_the_same_place():
         paper_tables([row(), row(bleu=31.0)], ["bleu"])
     with pytest.raises(PadirError, match="the name 'toy' stands for different test sets"):
         paper_tables([row(), row("n") | {"sha256": "0"}], ["bleu"])
-    lengths = {"top_k": 3}, {"draws": 3}
+    lengths = {"num_lengths": 3}, {"num_drafts": 3}
     several = [row(**lengths[0]), row(**lengths[1]), row(seed=1), row(canvas=Uniform())]
     lines = paper_tables(several, ["bleu"]).splitlines()
     assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 11
@@ -146,7 +146,7 @@ def test_splits_of_a_corpus_are_test_sets_of_their_own():
 
 
 def test_files_are_read_older_ones_too(tmp_path):
-    old = {"num_steps": 1, "top_k": 5, "draws": 1, "scores": {"bleu": {"value": 22.0, "signature": "s"}}}
+    old = {"num_steps": 1, "num_lengths": 5, "num_drafts": 1, "scores": {"bleu": {"value": 22.0, "signature": "s"}}}
     (tmp_path / "old.json").write_text(json.dumps([old]))
     (tmp_path / "new.json").write_text(json.dumps([row()]))
     rows = read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])

@@ -35,7 +35,7 @@ EVERYDAY = (ROOT / "tests" / "support" / "everyday_de.txt").read_text().splitlin
 TEXTS = [*EVERYDAY, *(f"{one} {EVERYDAY[(i * 7 + k) % 50]}" for k in range(1, 6) for i, one in enumerate(EVERYDAY))]
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 NUMBERS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)]
-CTC = {"length_head": "ctc", "strategy": Ctc.strategy, "dual": True, "max_length": 48}
+CTC = {"readout": "ctc", "strategy": Ctc.strategy, "dual": True, "max_length": 48}
 MIXED = 3.0  # at this penalty on the blank, a CTC model without training writes both blanks and pieces
 LOADER = """
 import * as ort from {ort!r};
@@ -155,8 +155,11 @@ def test_shipped_model_writes_the_same_text(folder, shipped):
     ("sizes", "options"),
     [
         ({}, {}),
-        ({"dual": True, "mlp_activations": ("gelu", "linear")}, {"rerank": "causal", "top_k": 3}),
-        ({"tied": False, "decoder_layers": 2, "corruption": Mask()}, {"top_k": 4, "adjacent": True, "num_steps": 6}),
+        ({"dual": True, "mlp_activations": ("gelu", "linear")}, {"rerank": "causal", "num_lengths": 3}),
+        (
+            {"tied": False, "decoder_layers": 2, "corruption": Mask()},
+            {"num_lengths": 4, "length_window": True, "num_steps": 6},
+        ),
         (CTC, {"num_steps": 6, "blank_penalty": MIXED}),
         (CTC | {"dual": False, "tied": False}, {"num_steps": 1, "blank_penalty": MIXED}),
     ],
@@ -193,8 +196,8 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
         ({"length_head": "affine"}, {}, 'needs the length head "token" with length_unit=1, or a canvas of one length'),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
-        ({}, {"rerank": "mbr", "top_k": 2}, "only the rules 'own' and"),
-        ({}, {"keep": "tags"}, "keep cannot be exported"),
+        ({}, {"rerank": "mbr", "num_lengths": 2}, "only the rules 'own' and"),
+        ({}, {"placeholders": "tags"}, "placeholders cannot be exported"),
         ({}, {"n_best": 1}, "n_best cannot be exported"),
     ],
 )
@@ -304,7 +307,7 @@ def test_page_of_a_ctc_model(aligning):
             assert page(FAINT) == left_out and {*left_out} == {True, False}
         assert page("return document.querySelectorAll('#stage button').length") == 0
         assert "no word can be kept" in page("return document.getElementById('pins').innerText")
-        assert page("return document.getElementById('top_k').checkVisibility()") is False
+        assert page("return document.getElementById('hypotheses').checkVisibility()") is False
         assert page("return document.documentElement.scrollWidth") == 390
 
 

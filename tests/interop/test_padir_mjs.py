@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node
 
 FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_onnx.mjs"
 LOOP = Path(onnx.__file__).with_name("padir.mjs")
-CTC = {"length_head": "ctc", "strategy": Ctc.strategy, "dual": True}
+CTC = {"readout": "ctc", "strategy": Ctc.strategy, "dual": True}
 TEXT = "sechs drei neun"
 A, B, C = 280, 281, 282  # pieces
 SEVEN = 3 + ord("7")  # a byte piece, of which each is a digit
@@ -99,7 +99,11 @@ class TestOptions:
             message = self.refusal(translator, name, VALUES[code])
             accepted += message is None
             assert ("error" in got) == (message is not None), (name, code, got, message)
-            if message is None or (name, type(VALUES[code])) == ("rerank", str) or (name == "top_k" and "2" in code):
+            if (
+                message is None
+                or (name, type(VALUES[code])) == ("rerank", str)
+                or (name == "num_lengths" and "2" in code)
+            ):
                 continue
             assert got["refused"] and got["error"].partition(", got ")[0] == message.partition(", got ")[0]
         assert accepted > len(description["options"])
@@ -114,7 +118,7 @@ class TestOptions:
                 vars(decoding)[name] = float(value)
             onnx._exportable(translator, decoding)
             if config.length_token:
-                top_lengths(LengthOutput(jnp.zeros((1, 1, config.max_length))), decoding.top_k)
+                top_lengths(LengthOutput(jnp.zeros((1, 1, config.max_length))), decoding.num_lengths)
         except PadirError as error:
             return str(error)
         return None
@@ -142,22 +146,23 @@ class TestOptions:
 
     def test_what_is_no_set_of_options(self, plain):
         wrong = ["null", "[]", "'num_steps'", "4", "true", "new Map()", "{__proto__: {num_steps: 2}}", "() => 1"]
-        wrong += ["{[Symbol('top_k')]: 1}"]
+        wrong += ["{[Symbol('num_lengths')]: 1}"]
         found = run(described(plain), [f"translator.translate('', {each})" for each in wrong])
         assert all(got["refused"] for got in found)
-        right = ["undefined", "{}", "{num_steps: undefined}", "Object.assign(Object.create(null), {top_k: 2})"]
+        right = ["undefined", "{}", "{num_steps: undefined}", "Object.assign(Object.create(null), {num_lengths: 2})"]
         found = run(described(plain), [f"translator.translate('', {each})" for each in right])
         assert [got.get("text") for got in found] == [""] * len(right)
 
     def test_the_rule_of_an_object_is_exported(self, dual):
-        for rule, name in ((OwnScore(brevity=0.5), "own"), (CausalScore(brevity=0.25), "causal")):
-            options = described(dual, rerank=rule, top_k=2)["options"]
-            assert (options["rerank"], options["brevity"]) == (name, rule.brevity)
-        with pytest.raises(PadirError, match="length_weight"):
-            described(dual, rerank=OwnScore(length_weight=1.0), top_k=2)
+        for rule, name in (
+            (OwnScore(length_normalization=0.5), "own"),
+            (CausalScore(length_normalization=0.25), "causal"),
+        ):
+            options = described(dual, rerank=rule, num_lengths=2)["options"]
+            assert (options["rerank"], options["length_normalization"]) == (name, rule.length_normalization)
 
     def test_an_export_of_another_format(self, plain):
-        with pytest.raises(AssertionError, match="has format 1, this file reads 2"):
+        with pytest.raises(AssertionError, match="has format 1, this file reads 3"):
             run(described(plain) | {"format": 1}, [])
 
 
@@ -286,19 +291,19 @@ class TestLengths:
     def test_the_shortest_is_a_token_and_eos(self, plain):
         found = translated(described(plain), lengths=likely(1))
         assert (found["length"], found["hypotheses"], len(found["tokens"])) == (2, 1, 2)
-        found = translated(described(plain), "{top_k: 3}", lengths=likely(1, 2, 3))
+        found = translated(described(plain), "{num_lengths: 3}", lengths=likely(1, 2, 3))
         assert found["hypotheses"] == 2
 
-    @pytest.mark.parametrize("adjacent", [False, True])
-    def test_the_likeliest_are_tried(self, plain, adjacent):
+    @pytest.mark.parametrize("length_window", [False, True])
+    def test_the_likeliest_are_tried(self, plain, length_window):
         """The order too: equal scores leave it as it is. Many log-probabilities are equal."""
         for seed in range(4):
             rise_M = -np.abs(np.arange(24) - 12) // 3  # the likeliest is in the middle
             log_prob_M = (rise_M - np.random.RandomState(seed).randint(1, 4, 24)).astype(np.float32)
-            length_BK, _ = top_lengths(LengthOutput(jnp.asarray(log_prob_M)[None, None]), 9, adjacent)
+            length_BK, _ = top_lengths(LengthOutput(jnp.asarray(log_prob_M)[None, None]), 9, length_window)
             expected = [each.length for each in candidates(length_BK[0].tolist(), 1, 24)]
             passes = {f"*{n}": [[A + i % 2 for i in range(n - 1)] + [EOS], [-0.5] * n] for n in range(2, 25)}
-            options = f"{{top_k: 9, num_steps: 1, adjacent: {json.dumps(adjacent)}}}"
+            options = f"{{num_lengths: 9, num_steps: 1, length_window: {json.dumps(length_window)}}}"
             found = translated(described(plain), options, lengths=log_prob_M.tolist(), passes=passes)
             assert [each["length"] for each in found["candidates"]] == expected
 
@@ -317,23 +322,25 @@ class TestReading:
         """The likelier candidate has half a character; it stays what it is if the source has one, too."""
         passes = {"*3": [[A, BROKEN, EOS], [-0.125] * 3], "*4": [[A, B, C, EOS], [-0.5] * 4]}
         known = {"lengths": likely(3, 4), "passes": passes}
-        options = "{top_k: 2, num_steps: 1}"
+        options = "{num_lengths: 2, num_steps: 1}"
         found = translated(described(plain), options, **known)
         assert [each["length"] for each in found["candidates"]] == [4, 3]
         assert "\ufffd" not in found["candidates"][1]["text"]
         found = translated(described(plain), options, text="drei \ufffd", **known)
         assert [each["length"] for each in found["candidates"]] == [3, 4] and "\ufffd" in found["text"]
 
-    @pytest.mark.parametrize(("brevity", "lengths"), [(0, [3, 5]), (1, [5, 3]), (0.5, [3, 5])])
-    def test_brevity(self, dual, brevity, lengths):
+    @pytest.mark.parametrize(("length_normalization", "lengths"), [(0, [3, 5]), (1, [5, 3]), (0.5, [3, 5])])
+    def test_brevity(self, dual, length_normalization, lengths):
         """Sums -1 and -1.5 of 2 and 4 tokens; EOS counts where the autoregressive side scores it."""
         passes = {"*3": [[A, B, EOS], [-0.5] * 3], "*5": [[A, B, C, A, EOS], [-0.375] * 5]}
         known = {"lengths": likely(3, 5), "passes": passes}
         causal = {f"{A} {B} 1": -1.0, f"{A} {B} {C} {A} 1": -1.5}
         for rerank, more in (("own", 0), ("causal", 1)):
-            options = f"{{top_k: 2, num_steps: 1, brevity: {brevity}, rerank: '{rerank}'}}"
+            options = (
+                f"{{num_lengths: 2, num_steps: 1, length_normalization: {length_normalization}, rerank: '{rerank}'}}"
+            )
             found = translated(described(dual), options, causal=causal, **known)
-            expected = {3: -1.0 / (2 + more) ** brevity, 5: -1.5 / (4 + more) ** brevity}
+            expected = {3: -1.0 / (2 + more) ** length_normalization, 5: -1.5 / (4 + more) ** length_normalization}
             assert [each["length"] for each in found["candidates"]] == lengths
             assert {each["length"]: each["score"] for each in found["candidates"]} == pytest.approx(expected)
             assert found["read_again"] == (rerank == "causal")
@@ -388,8 +395,10 @@ def test_scores_that_are_no_numbers(plain):
 
 def test_options_of_the_export_are_defaults(plain):
     """A call's options replace them for this call alone."""
-    calls = [f"translator.translate('drei', {each})" for each in ("{}", "{seed: 0, top_k: 1, num_steps: 1}", "{}")]
-    first, other, again = run(described(plain, num_steps=2, top_k=3, seed=5), calls, lengths=likely(4, 5, 6))
+    calls = [
+        f"translator.translate('drei', {each})" for each in ("{}", "{seed: 0, num_lengths: 1, num_steps: 1}", "{}")
+    ]
+    first, other, again = run(described(plain, num_steps=2, num_lengths=3, seed=5), calls, lengths=likely(4, 5, 6))
     assert [(each["hypotheses"], each["passes"]) for each in (first, other, again)] == [(3, 2), (1, 1), (3, 2)]
     (asked,) = run(described(plain), ["translator.translate('drei', {seed: 5, num_steps: 2})"], lengths=likely(4))
     assert asked["candidates"][0]["trace"] in [each["trace"] for each in first["candidates"]]

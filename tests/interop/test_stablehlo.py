@@ -12,7 +12,6 @@ import pytest
 from support.tiny_model import random_model_dir, random_translator
 
 from padir import Decoding, PadirError, Translator
-from padir.decoding.rerank import CausalScore
 from padir.decoding.translation import clean
 from padir.interop import jax_programs
 from padir.models import init_params, products
@@ -20,8 +19,8 @@ from padir.readout import Ctc
 from padir.text.ids import pad_rows
 
 TEXTS = ["eins", "zwei drei vier", "fünf fünf sechs eins", "acht neun null eins zwei drei"]
-CTC = {"length_head": "ctc", "strategy": Ctc.strategy, "max_length": 48}
-RERANKED = Decoding(top_k=3, num_steps=2, rerank="causal", brevity=0.5)
+CTC = {"readout": "ctc", "strategy": Ctc.strategy, "max_length": 48}
+RERANKED = Decoding(num_lengths=3, num_steps=2, rerank="causal", length_normalization=0.5)
 SIZES = {"source_length": 16, "target_length": 24}
 
 
@@ -31,10 +30,10 @@ def translated(translator, decoding, texts):
     made = jax_programs(translator, decoding, **SIZES, platforms=["cpu"])
     encode, refine = (jax.export.deserialize(bytearray(made[name])).call for name in ("encode", "refine"))
     source_BS = np.asarray(pad_rows(loaded.source_tokens(texts, False)[0], 16), np.int32)
-    length_BM, log_prob_BM, memory = encode(loaded.params, source_BS)
-    length_BN, log_prob_BN = length_BM[:, : decoding.top_k], log_prob_BM[:, : decoding.top_k]
+    length_BM, _, memory = encode(loaded.params, source_BS)
+    length_BN = length_BM[:, : decoding.num_lengths]
     numbers = jnp.array(decoding.num_steps), jnp.array(decoding.seed)
-    drafts = refine(loaded.params, memory, length_BN, log_prob_BN, jnp.zeros_like(length_BN), *numbers)
+    drafts = refine(loaded.params, memory, length_BN, jnp.zeros_like(length_BN), *numbers)
     target_BNL, count_BN, score_BN, passes_BN = (np.asarray(each) for each in drafts)
     for b, source in enumerate(texts):
         written = [row[:count].tolist() for row, count in zip(target_BNL[b], count_BN[b], strict=True)]
@@ -46,11 +45,11 @@ def translated(translator, decoding, texts):
 @pytest.mark.parametrize(
     ("sizes", "decoding"),
     [
-        ({}, Decoding(top_k=3, num_steps=4, seed=3, length_weight=0.5)),
+        ({}, Decoding(num_lengths=3, num_steps=4, seed=3, length_normalization=0.5)),
         ({"dual": True}, RERANKED),
-        ({"dual": True}, RERANKED.changed(top_k=1)),  # a single draft is not read again
+        ({"dual": True}, RERANKED.changed(num_lengths=1)),  # a single draft is not read again
         (CTC, Decoding(num_steps=2, blank_penalty=3.0)),
-        ({"length_head": "affine"}, Decoding(top_k=3, num_steps=2, precision="int8")),
+        ({"length_head": "affine"}, Decoding(num_lengths=3, num_steps=2, precision="int8")),
     ],
     ids=["own", "causal", "single", "ctc", "int8"],
 )
@@ -112,14 +111,11 @@ def test_8_bit_programs_do_not_depend_on_the_processor(translator, monkeypatch):
         ({"causal": True}, {}, {}, "needs the mode refine"),
         ({"dual": True}, {"mode": "causal"}, {}, "needs the mode refine"),
         ({"length_head": "oracle"}, {}, {}, "oracle"),
-        (CTC, {"top_k": 2}, {}, "top_k"),
+        (CTC, {"prefix_beam": 2}, {}, "prefix_beam"),
         ({}, {"n_best": 2}, {}, "n_best"),
-        ({}, {"keep": "tags"}, {}, "keep"),
+        ({}, {"placeholders": "tags"}, {}, "placeholders"),
         ({}, {"beam": 2}, {}, "beam"),
-        ({}, {"rerank": "mbr", "top_k": 2}, {}, "only the rules"),
-        ({"dual": True}, {"rerank": "causal", "margin": 1.0}, {}, "margin"),
-        ({"dual": True}, {"rerank": CausalScore(margin=1.0)}, {}, "margin"),
-        ({"length_head": "affine"}, {"length_weight": 1.0}, {}, "length_weight"),
+        ({}, {"rerank": "mbr", "num_lengths": 2}, {}, "only the rules"),
         ({}, {}, {"source_length": 33}, "source_length must be in [2, 32], got 33"),
         ({}, {}, {"source_length": 1}, "source_length must be"),
         ({}, {}, {"source_length": True}, "source_length must be a whole number"),

@@ -24,7 +24,7 @@ from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import import_model, take
 from padir.models import ModelConfig, Transformer, init_params, save_model
 from padir.refinement import MaskPredict
-from padir.refinement import transitions as between
+from padir.refinement import transitions as transition
 from padir.training import Adafactor, Cosine
 from padir.training import objective as loss
 from padir.training.step import TrainState, make_step, step_metrics
@@ -189,8 +189,8 @@ def test_a_source_as_long_as_the_row_keeps_its_eos(vocab_path):
     "decoding",
     [
         Decoding(),
-        Decoding(num_steps=3, top_k=3, adjacent=True, brevity=0.8, length_weight=0.5, seed=7),
-        Decoding(num_steps=4, top_k=2, draws=2, drop_repeats=False),
+        Decoding(num_steps=3, num_lengths=3, length_window=True, length_normalization=0.8, seed=7),
+        Decoding(num_steps=4, num_lengths=2, num_drafts=2, drop_repeats=False),
         Decoding(num_steps=3, strategy=MaskPredict(), drop_repeats=True),
     ],
 )
@@ -226,7 +226,7 @@ def test_predictions_are_those_of_padir_translate(vocab_path, tmp_path, decoding
 
 
 def test_equal_sentences_have_equal_predictions_wherever_they_stand(vocab_path):
-    model = refinement_model(vocab_path, decoding=Decoding(num_steps=2, top_k=2, draws=2))
+    model = refinement_model(vocab_path, decoding=Decoding(num_steps=2, num_lengths=2, num_drafts=2))
     params = model.get_initial_variables(jax.random.PRNGKey(2), {})["params"]
     params = jax.tree.map(lambda x: 2.0 * x if x.ndim == 2 else x, params)
     (batch, *_) = dataset_of_all(model, "validation")
@@ -260,7 +260,9 @@ def test_what_t5x_cannot_carry_out_is_refused(vocab_path):
     with pytest.raises(PadirError, match="T5X has autoregressive models of its own"):
         refinement_model(vocab_path, dataclasses.replace(SMALL, causal=True))
     with pytest.raises(PadirError, match="Glat with equal start and end"):
-        refinement_model(vocab_path, objective=loss.Objective(between=between.Glat(), stage_weights=("none", "noised")))
+        refinement_model(
+            vocab_path, objective=loss.Objective(transition=transition.Glat(), stage_weights=("none", "noised"))
+        )
     with pytest.raises(PadirError, match="rerank must be .own."):
         refinement_model(vocab_path, decoding=Decoding(rerank=MinimumBayesRisk()))
     with pytest.raises(PadirError, match="two codes with a hyphen"):

@@ -125,7 +125,7 @@ def test_targets_are_the_teachers_and_all_else_stays(data, tmp_path, tokenizer):
 
 
 def test_the_manifest_says_how(data, tmp_path, tokenizer):
-    decoding = Decoding(num_steps=3, strategy=MaskPredict(), top_k=2, seed=5)
+    decoding = Decoding(num_steps=3, strategy=MaskPredict(), num_lengths=2, seed=5)
     manifest = run(teacher(tokenizer), data, tmp_path / "out", decoding)
     distilled = manifest.distilled
     assert distilled["teacher"] == {
@@ -140,7 +140,7 @@ def test_the_manifest_says_how(data, tmp_path, tokenizer):
     assert distilled["validation"]["signature"].startswith("nrefs:1")
     how = distilled["decoding"]
     assert how["strategy"] == {"class": "MaskPredict", "schedule": "linear"}
-    assert (how["num_steps"], how["seed"], how["top_k"]) == (3, 5, 2)
+    assert (how["num_steps"], how["seed"], how["num_lengths"]) == (3, 5, 2)
     assert how == json.loads(json.dumps(to_json(decoding)))
 
 
@@ -283,7 +283,7 @@ def test_a_decoding_that_is_refused_is_in_nobodys_way(data, tmp_path, tokenizer)
 
 def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, tokenizer):
     folder = random_model_dir(tmp_path / "causal", causal=True)
-    decoding = Decoding(rerank=str(folder), brevity=0.5)
+    decoding = Decoding(rerank=str(folder), length_normalization=0.5)
     first = run(teacher(tokenizer), data, tmp_path / "out", decoding)
     manifest = folder / "manifest.json"
     assert first.distilled["decoding"]["rerank"] == {

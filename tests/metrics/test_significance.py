@@ -62,7 +62,8 @@ def test_codes_of_one_language_give_one_figure_and_13a_none():
         ([("a", POOR)], 1000, "at least one other system, got 1"),
         ([("a", POOR), ("a", GOOD)], 1000, "a name of its own"),
         ([("a", POOR), ("b", GOOD[:-1])], 1000, "b has 59 lines but there are 60 references"),
-        ([("a", POOR), ("b", GOOD)], 10, "samples must be at least 100"),
+        ([("a", POOR), ("b", GOOD)], 10, r"samples must be in \[100, 10000\], got 10: 1000 is usual"),
+        ([("a", POOR), ("b", GOOD)], 10**9, r"samples must be in \[100, 10000\]"),
     ],
 )
 def test_refused(systems, samples, message):

@@ -172,7 +172,11 @@ class TestModelDirectory:
             (("strategy",), {"name": ["padir"]}, "does not describe a model"),
             (("strategy", "remask"), {"__class__": "os.system"}, "does not describe a model"),
             (("corruption", "name"), "os.system", "'os.system', which padir does not know"),
-            (("target_language",), 3, "target_language must be text"),
+            (("target_language",), 3, "target_language must be a string"),
+            (("target_language",), "../../etc", "target_language must be a code of at most 35"),
+            (("source_language",), "d" * 36, "source_language must be a code of at most 35"),
+            (("source_language",), "de\n", "source_language must be a code"),
+            (("config",), {"causal": True, "dual": True}, "causal or dual, not both: set causal to false"),
             (("step",), None, "step must be a whole number"),
             (("step",), -5, "step must be in"),
             (("decoding",), [[]], "decoding must be a dict"),
@@ -199,8 +203,8 @@ class TestModelDirectory:
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}', b"cos\nsystem\n"]
-        + [b"9" * 5_000, b'{"format": 1, "format": 1}', b'"\\ud800"', b"\xff\xfe"],
+        [b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 2}', b"cos\nsystem\n"]
+        + [b"9" * 5_000, b'{"format": 2, "format": 2}', b'"\\ud800"', b"\xff\xfe"],
     )
     def test_a_description_that_is_none_is_refused(self, model_dir, content):
         self.rewrite(model_dir, "model.json", content)
@@ -316,6 +320,11 @@ class TestModelCard:
         card = self.card(corruption=CORRUPTIONS[corruption](), strategy=STRATEGIES[strategy]())
         assert self.there_and_back(card) == card
 
+    @pytest.mark.parametrize("language", ["", "zho_Hans", "pt-BR", "numbers", "x" * 35])
+    def test_round_trip_of_languages(self, language):
+        card = self.card(source_language=language)
+        assert self.there_and_back(card) == card
+
     def test_a_causal_model_has_neither_corruption_nor_strategy(self):
         card = self.card(config=dataclasses.replace(TINY, causal=True), corruption=None, strategy=None)
         assert self.there_and_back(card) == card
@@ -335,7 +344,7 @@ class TestModelCard:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"format": 2}, "model.json must be 1, got 2"),
+            ({"format": 1}, "model.json must be 2, got 1"),
             ({"strategy": {"name": "guess"}}, "'guess', which padir does not know: choose one of padir"),
             ({"strategy": {"name": "padir", "speed": 3}}, "does not describe a model of this padir.*speed"),
             ({"config": {"widht": 3}}, "does not describe a model of this padir.*widht"),

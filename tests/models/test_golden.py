@@ -25,14 +25,14 @@ IDS = Ids(vocab_size=256, num_sentinels=100, first_regular=3)
 def published_params(positional=True, tied=False):
     """The published parameters, without those that a variant does not have."""
     params = dict(np.load(GOLDEN / "params.npz"))
-    keep = {
+    placeholders = {
         name: jnp.asarray(value)
         for name, value in params.items()
         if not name.startswith("rejecter")
         and not (tied and "logits_dense" in name)
         and not (not positional and ("positional" in name or "abs_pos_embed" in name))
     }
-    return flax.traverse_util.unflatten_dict({tuple(name.split("/")): value for name, value in keep.items()})
+    return flax.traverse_util.unflatten_dict({tuple(name.split("/")): value for name, value in placeholders.items()})
 
 
 def tiny(positional=True, tied=False):
@@ -128,7 +128,7 @@ def test_loss_and_gradients(case, label_smoothing, z_loss):
 
     objective = Objective(
         corruption=PublishedNoise(),
-        between=published_between,
+        transition=published_between,
         stage_weights=("noised", "all")[: len(inputs_TBL)],
         label_smoothing=label_smoothing,
         z_loss=z_loss,

@@ -25,7 +25,7 @@ def test_the_published_lengths_are_tried(k):
     for seed in range(20):
         logits_M = np.random.RandomState(seed).randint(0, 4, 9).astype(np.float32)
         length_BK, _ = top_lengths(LengthOutput(jnp.asarray(logits_M)[None, None]), k)
-        ours = [each.length for each in candidates(length_BK[0].tolist(), draws=1, max_length=9)]
+        ours = [each.length for each in candidates(length_BK[0].tolist(), num_drafts=1, max_length=9)]
         assert ours == list(dict.fromkeys(tried_lengths(logits_M, k).tolist()))
 
 
@@ -108,9 +108,12 @@ def test_the_lengths_of_a_head_of_one_number_are_the_nearest(mean, nearest):
     [
         (lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4), "at most the 3 lengths .* got 4"),
         (lambda: top_lengths(LengthOutput(), 1), "give the target lengths"),
-        (lambda: ModelConfig(length_head="length"), "token, affine, fertility, oracle, ctc"),
+        (lambda: ModelConfig(length_head="length"), "None, token, affine, fertility, oracle"),
         (lambda: ModelConfig(length_unit=0), r"length_unit must be in \[1, 256\], got 0"),
-        (lambda: ModelConfig(length_unit=2, length_head="affine"), "'affine', which has no classes, got 2"),
+        (
+            lambda: ModelConfig(length_unit=2, length_head="affine"),
+            "1 without the length head 'token', which has classes, got 2",
+        ),
     ],
 )
 def test_wrong_choices(make, message):

@@ -35,7 +35,7 @@ def test_the_autoregressive_model_translates():
 
 def test_the_ctc_model_writes_in_one_pass_and_its_causal_side_chooses():
     translator = Translator.load("de_en_ctc")
-    ((one,), (best,)) = (translator.translate(["Ich liebe dich."], **how) for how in ({}, {"top_k": 5}))
+    ((one,), (best,)) = (translator.translate(["Ich liebe dich."], **how) for how in ({}, {"prefix_beam": 5}))
     assert one.text == best.text == "I love you." and one.passes == best.passes == 1
     assert (one.hypotheses, one.read_again) == (1, False) and (best.hypotheses, best.read_again) == (5, True)
 
@@ -55,14 +55,14 @@ def test_an_unknown_name_lists_the_known_models():
 def test_the_translate_command_needs_no_model_option(tmp_path):
     (tmp_path / "de.txt").write_text("Guten Morgen!\n\n")
     files = ["--input", str(tmp_path / "de.txt"), "--output", str(tmp_path / "en.txt")]
-    assert main(["translate", "--mode", "refine", "--rerank", "de_en_ar", "--top_k", "2", *files]) == 0
+    assert main(["translate", "--mode", "refine", "--rerank", "de_en_ar", "--num_lengths", "2", *files]) == 0
     lines = (tmp_path / "en.txt").read_text().splitlines()
     assert lines[0].startswith("Good morning") and lines[1:] == [""]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_model_that_is_no_path():
-    with pytest.raises(PadirError, match="model must be text or a path, got 3"):
+    with pytest.raises(PadirError, match="model must be a string or a path, got 3"):
         model_folder(3)
 
 

@@ -113,13 +113,13 @@ ONE_STAGE = Objective(stage_weights=("all",))
 
 
 def loss_of(objective, batch, max_length=16, **options):
-    model, params = tiny_model(length_head="ctc", encoder_layers=1, decoder_layers=1, max_length=max_length)
+    model, params = tiny_model(readout="ctc", encoder_layers=1, decoder_layers=1, max_length=max_length)
     return objective(jax.random.key(3), params, batch, model=model, dropout=False, **options)
 
 
 def test_the_canvas_has_two_positions_for_each_source_token():
     batch = batch_of(*pairs([(3, 2), (6, 5)], length_token=False))
-    model, _ = tiny_model(length_head="ctc")
+    model, _ = tiny_model(readout="ctc")
     canvas, chosen_BL = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 2), batch, model)
     assert canvas.free_BL.sum(-1).tolist() == [7, 13]  # EOS counts among the source tokens, and one position is EOS
     assert (chosen_BL == canvas.free_BL).all()
@@ -128,14 +128,14 @@ def test_the_canvas_has_two_positions_for_each_source_token():
 
 def test_a_target_that_needs_more_gets_a_longer_canvas():
     batch = batch_of(([A, 1], [A, B, A, B, A, 1]))
-    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(length_head="ctc")[0])
+    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(readout="ctc")[0])
     assert canvas.free_BL.sum(-1).tolist() == [5]
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 8), (8, 6)])
 def test_a_pairs_canvas_does_not_depend_on_the_rows_shape(shape):
     batch = rows_of([[([A, 1], [A] * 5 + [1])]], *shape)  # needs 9 positions, and one for EOS
-    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(length_head="ctc")[0])
+    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(readout="ctc")[0])
     assert canvas.free_BL.sum(-1).tolist() == [9]
 
 
@@ -201,7 +201,7 @@ def test_pairs_that_do_not_fit_and_empty_rows_have_no_right_tokens():
 
 def test_an_empty_row_has_an_empty_canvas():
     batch = rows_of([[GOOD], []], 4, 8)
-    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 2), batch, tiny_model(length_head="ctc")[0])
+    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 2), batch, tiny_model(readout="ctc")[0])
     assert canvas.segment_BL.any(-1).tolist() == [True, False]
 
 
@@ -216,7 +216,7 @@ def test_glancing_shows_the_alignment_itself():
             jax.debug.callback(lambda *arrays: seen.append(arrays), canvas, target_BL, found[0].tokens_BL, progress)
             return found
 
-    _, sums = loss_of(Objective(between=Watched(1.0, 1.0), stage_weights=("none", "all")), batch, progress=0.25)
+    _, sums = loss_of(Objective(transition=Watched(1.0, 1.0), stage_weights=("none", "all")), batch, progress=0.25)
     jax.effects_barrier()
     ((canvas, aligned_BL, shown_BL, progress),) = seen
     assert progress == 0.25
@@ -243,12 +243,12 @@ class TestRefused:
     def test_what_needs_the_tokens_places(self, options):
         objective = Objective(**{"stage_weights": ("all",), **options})
         with pytest.raises(PadirError, match="^Objective.(stage_weights|normaliser|visibility)"):
-            TrainConfig(ModelConfig(length_head="ctc"), objective, batching=Batching(mode="bucket"))
+            TrainConfig(ModelConfig(readout="ctc"), objective, batching=Batching(mode="bucket"))
 
     @pytest.mark.parametrize("option", Ctc.excludes)
     def test_options_of_the_model(self, option):
-        with pytest.raises(PadirError, match=f'length_head="ctc" excludes {option}=True'):
-            ModelConfig(length_head="ctc", **{option: True})
+        with pytest.raises(PadirError, match=f'readout="ctc" excludes {option}=True'):
+            ModelConfig(readout="ctc", **{option: True})
 
 
 class TestBlankHead:

@@ -14,7 +14,7 @@ from padir import PadirError, Translator
 from padir.data.plan import Batching
 from padir.decoding.translation import clean
 from padir.models.config import ModelConfig
-from padir.readout import READOUTS, Ctc, Plain, Readout, readout_of
+from padir.readout import READOUTS, Ctc, Plain, Readout
 from padir.readout.plain import token_sums
 from padir.refinement.transitions import Glat
 from padir.training.objective import Objective
@@ -43,8 +43,8 @@ def test_a_foreign_readout_trains_and_decodes(tmp_path, monkeypatch):
     train_tiny(
         prepared_numbers(tmp_path / "data"),
         tmp_path / "run",
-        model=dataclasses.replace(TINY, length_head="filled", max_length=48),
-        objective=Objective(between=Glat(), stage_weights=("none", "all")),
+        model=dataclasses.replace(TINY, readout="filled", max_length=48),
+        objective=Objective(transition=Glat(), stage_weights=("none", "all")),
         batching=Batching(rows=4, row_length=24, mode="bucket"),
         num_steps=2,
     )
@@ -57,11 +57,11 @@ def test_a_foreign_readout_trains_and_decodes(tmp_path, monkeypatch):
     kept = [token for token in tokens[:-1] if token != translator.model.ids.blank]
     assert result.whole_text == clean(translator.tokenizer.decode(kept), "").strip()
     assert result.length == len(kept) + 1
-    with pytest.raises(PadirError, match='length_head="filled" excludes rejecter=True'):
-        ModelConfig(length_head="filled", rejecter=True)
+    with pytest.raises(PadirError, match='readout="filled" excludes rejecter=True'):
+        ModelConfig(readout="filled", rejecter=True)
 
 
-@pytest.mark.parametrize("readout", [Plain(), *READOUTS.values()], ids=lambda readout: readout.name)
+@pytest.mark.parametrize("readout", READOUTS.values(), ids=lambda readout: readout.name)
 def test_readouts_keep_the_contract(readout):
     """A canvas of a source of the greatest length fits the model, and no longer source does."""
     assert isinstance(readout, Readout)
@@ -72,14 +72,24 @@ def test_readouts_keep_the_contract(readout):
     assert room is None or room <= 32 < more
 
 
-def test_a_length_head_has_the_plain_readout():
-    assert readout_of("token") == Plain() and ModelConfig(length_head="ctc", dual=True).readout == Ctc()
-    assert ModelConfig(length_head="ctc", dual=True).as_causal().readout == Plain()
+def test_a_model_reads_by_its_readout_or_from_left_to_right():
+    assert ModelConfig().geometry == Plain() and ModelConfig(readout="ctc", dual=True).geometry == Ctc()
+    assert ModelConfig(readout="ctc", dual=True).as_causal().geometry == Plain()
+
+
+@pytest.mark.parametrize("sizes", [{"readout": "ctc"}, {"causal": True}])
+def test_where_no_length_is_predicted_no_head_is_taken(sizes):
+    assert not ModelConfig(**sizes).length_token
+    with pytest.raises(PadirError, match="leave it out, because no length is predicted"):
+        ModelConfig(length_head="token", **sizes)
 
 
 def test_few_files_name_ctc():
-    """Its own, the registry, and some that have a place for it: the ids, a graph and a page by hand."""
+    """Its own, the registry, and some that have a place for it: the ids, a graph and a page by hand, and help."""
     root = Path(padir.__file__).parent
     named = re.compile(r"\bctc\b|Ctc|CTC|\.blank\b|collapsed")
     found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if named.search(path.read_text())}
-    assert found == {"readout/ctc.py", "readout/__init__.py", "text/ids.py", "interop/onnx.py", "serve/app.py"}
+    assert found == {"readout/ctc.py", "readout/__init__.py", "text/ids.py", "interop/onnx.py", "serve/app.py"} | {
+        "models/config.py",
+        "decoding/options.py",
+    }

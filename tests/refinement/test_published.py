@@ -12,8 +12,8 @@ from support.fakes import IDS, clean, judging, keys, moods, moody
 from padir.refinement import (
     Constant,
     Factor,
+    FromStrategy,
     Glat,
-    Lifted,
     Mask,
     MaskPredict,
     PathPlanning,
@@ -85,8 +85,8 @@ def judge(logits_LV):
 
 
 REJECTERS = {
-    "linear": Constant(1.0, anew=True, schedule="linear"),
-    "constant": Constant(0.2, anew=True),
+    "linear": Constant(1.0, rewrite_all=True, schedule="linear"),
+    "constant": Constant(0.2, rewrite_all=True),
     "learned": Rejecter(),
 }
 
@@ -103,7 +103,7 @@ def published(strategy):
 @pytest.mark.parametrize(
     "strategy",
     [
-        *(REJECTERS["linear"], *(Constant(share, anew=True) for share in (0.1, 0.9)), REJECTERS["learned"]),
+        *(REJECTERS["linear"], *(Constant(share, rewrite_all=True) for share in (0.1, 0.9)), REJECTERS["learned"]),
         *(dataclasses.replace(each, stutter=True) for each in REJECTERS.values()),
     ],
     ids=str,
@@ -144,8 +144,11 @@ def test_the_number_of_taken_back_positions():
     """By hand, for 10 passes: 3 positions with EOS lose 2 2 2 1 1 1 1 1 1, as EOS counts and one goes at least."""
     start = draft(keys(2), jnp.array([3, 10]), 10, Mask(), IDS)
     for strategy, expected in [
-        (Constant(1.0, anew=True, schedule="linear"), ([2, 2, 2, 1, 1, 1, 1, 1, 1, 0], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])),
-        (Constant(0.2, anew=True), ([1, 1], [2] * 9)),
+        (
+            Constant(1.0, rewrite_all=True, schedule="linear"),
+            ([2, 2, 2, 1, 1, 1, 1, 1, 1, 0], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
+        ),
+        (Constant(0.2, rewrite_all=True), ([1, 1], [2] * 9)),
     ]:
         refined = refine(keys(2), start, normalised, strategy, num_steps=10, trace=True)
         for row in range(2):
@@ -164,7 +167,7 @@ def test_the_published_second_stage(kind, stutter, remask, corruption):
     noisy_BL, chosen_BL = corruption(keys(16), tokens_BL, free_BL, segment_BL, ids=IDS)
     canvas = from_tokens(noisy_BL, noisy_BL, free_BL, segment_BL, IDS)
     output = judging(normalised, "prediction")(canvas)
-    ours_BL = Lifted(strategy)(keys(16), canvas, output, tokens_BL, chosen_BL, progress=0.0)[0].tokens_BL
+    ours_BL = FromStrategy(strategy)(keys(16), canvas, output, tokens_BL, chosen_BL, progress=0.0)[0].tokens_BL
     for row in range(16):
         corrupted_L = np.asarray(noisy_BL[row, : row + 1])
         logits_LV = published_decoder(corrupted_L)

@@ -271,14 +271,14 @@ class TestConstant:
     @pytest.mark.parametrize(
         ("strategy", "tokens"),
         [
-            (Constant(0.0, anew=True), [20, 20, 63, 23]),  # at least one
-            (Constant(0.0, anew=True, stutter=True), [20, 63, 63, 23]),
-            (Constant(count=0, anew=True), [20, 20, 22, 23]),
+            (Constant(0.0, rewrite_all=True), [20, 20, 63, 23]),  # at least one
+            (Constant(0.0, rewrite_all=True, stutter=True), [20, 63, 63, 23]),
+            (Constant(count=0, rewrite_all=True), [20, 20, 22, 23]),
             (Constant(count=0, stutter=True), [20, 63, 22, 23]),
             (Constant(count=2, stutter=True), [63, 63, 63, 23]),  # the second repeats what is taken back
-            (Constant(0.5, anew=True), [63, 20, 63, 23]),  # 2.5 of the four and EOS
+            (Constant(0.5, rewrite_all=True), [63, 20, 63, 23]),  # 2.5 of the four and EOS
             (Constant(0.5), [63, 20, 63, 23]),
-            (Constant(0.4, anew=True), [63, 20, 63, 23]),  # 2.0
+            (Constant(0.4, rewrite_all=True), [63, 20, 63, 23]),  # 2.0
             (Constant(0.6), [63, 63, 63, 23]),  # 2.4 of the four
         ],
     )
@@ -299,9 +299,11 @@ class TestConstant:
 
 
 class TestRejecter:
-    def step(self, strategy, before, tokens, keep, step, judges="token"):
+    def step(self, strategy, before, tokens, placeholders, step, judges="token"):
         out = output(tokens)
-        out = Output(out.logits_BLV, None if keep is None else jnp.array([[*keep, -9.0]]), judges=judges)
+        out = Output(
+            out.logits_BLV, None if placeholders is None else jnp.array([[*placeholders, -9.0]]), judges=judges
+        )
         return stepped(strategy, before, out, step=step)[0]
 
     def test_the_first_step_writes_everything(self):

@@ -12,7 +12,7 @@ from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
 
 import padir
 from padir.errors import PadirError
-from padir.refinement import Lifted, Mask, MaskRange, Mixed, Uniform, draft, refine
+from padir.refinement import FromStrategy, Mask, MaskRange, Mixed, Uniform, draft, refine
 from padir.refinement.strategies import (
     STRATEGIES,
     BlockGibbs,
@@ -124,7 +124,7 @@ class TestCommandLine:
         [
             ("guess:tau=1", "no strategy is called 'guess': known are padir"),
             ("threshold:tua=1", "'tua': it has tau: a number = 0.9, final_tau: a number or None = None"),
-            ("mask_predict:tau=1", r"no hyperparameter 'tau': it has schedule: text or a tuple = 'linear'"),
+            ("mask_predict:tau=1", r"no hyperparameter 'tau': it has schedule: a string or a tuple = 'linear'"),
             ("threshold:tau=high", "tau='high' is of the wrong type"),
             ("threshold:tau=True", "tau=True is of the wrong type"),
             ("constant:count=1.5", "count=1.5 is of the wrong type for constant.*count: a whole number or None"),
@@ -218,12 +218,12 @@ def test_lifted_is_the_first_of_two_steps():
     before = canvas([10, 11, 12])
     chosen_BL = jnp.array([[True, False, False, False]])
     inputs = (before.tokens_BL, chosen_BL)
-    between, chosen_next_BL = Lifted(Padir())(keys(1), before, output([20, 20, 22]), *inputs, progress=0.0)
+    transition, chosen_next_BL = FromStrategy(Padir())(keys(1), before, output([20, 20, 22]), *inputs, progress=0.0)
     assert chosen_next_BL is chosen_BL
-    assert between.tokens_BL.tolist() == [[20, 11, 22, EOS]]
+    assert transition.tokens_BL.tolist() == [[20, 11, 22, EOS]]
     doubtful = output([20, 21], [3.0, 9.0])
-    between, _ = Lifted(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
-    assert between.tokens_BL.tolist() == [[63, 21, EOS]]
+    transition, _ = FromStrategy(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
+    assert transition.tokens_BL.tolist() == [[63, 21, EOS]]
 
 
 class TestOneFile:

@@ -10,22 +10,22 @@ import pytest
 from support.fakes import IDS, clean, keys, moody
 
 from padir.refinement import (
-    Between,
     Cmlm,
     Constant,
+    FromStrategy,
     Glat,
-    Lifted,
     MaskPredict,
     Padir,
     Rejecter,
     SampledUnroll,
     Smart,
+    StageTransition,
     from_tokens,
 )
 from padir.refinement.scores import Output, forbid
 
 EOS, MASK = IDS.eos, IDS.mask
-BETWEENS = [Lifted(), Lifted(MaskPredict()), Smart(), Glat(), SampledUnroll()]
+BETWEENS = [FromStrategy(), FromStrategy(MaskPredict()), Smart(), Glat(), SampledUnroll()]
 
 
 def row(tokens, start=None, rows=1):
@@ -42,61 +42,63 @@ def guess(tokens, rows=1):
 
 
 @pytest.fixture(params=BETWEENS, ids=str)
-def between(request):
+def transition(request):
     return request.param
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run_between(between, tokens_BL, free_BL, segment_BL):
+def run_between(transition, tokens_BL, free_BL, segment_BL):
     """The canvas and the chosen positions after a transition from corrupted tokens."""
     noisy_BL, chosen_BL = Cmlm()(keys(len(tokens_BL)), tokens_BL, free_BL, segment_BL, ids=IDS)
     start_BL = jnp.where(free_BL, MASK, tokens_BL)
     canvas = from_tokens(noisy_BL, start_BL, free_BL, segment_BL, IDS)
     output = Output(forbid(moody()(canvas), IDS.special))
-    return between(keys(len(tokens_BL), 5), canvas, output, tokens_BL, chosen_BL, progress=jnp.float32(0.5))
+    return transition(keys(len(tokens_BL), 5), canvas, output, tokens_BL, chosen_BL, progress=jnp.float32(0.5))
 
 
 class TestContract:
-    def test_is_a_frozen_hashable_between(self, between):
-        assert isinstance(between, Between)
-        assert between == dataclasses.replace(between) and hash(between) == hash(dataclasses.replace(between))
+    def test_is_a_frozen_hashable_between(self, transition):
+        assert isinstance(transition, StageTransition)
+        assert transition == dataclasses.replace(transition) and hash(transition) == hash(
+            dataclasses.replace(transition)
+        )
 
-    def test_leaves_eos_and_padding_and_chooses_free_positions(self, between):
+    def test_leaves_eos_and_padding_and_chooses_free_positions(self, transition):
         tokens_BL, free_BL, segment_BL = clean()
-        canvas, chosen_BL = run_between(between, tokens_BL, free_BL, segment_BL)
+        canvas, chosen_BL = run_between(transition, tokens_BL, free_BL, segment_BL)
         np.testing.assert_array_equal(canvas.tokens_BL[~free_BL], tokens_BL[~free_BL])
         assert chosen_BL.any() and not (chosen_BL & ~free_BL).any()
 
-    def test_is_the_same_jitted(self, between):
+    def test_is_the_same_jitted(self, transition):
         with jax.disable_jit():
-            plain = run_between(between, *clean())
-        jitted = run_between(between, *clean())
+            plain = run_between(transition, *clean())
+        jitted = run_between(transition, *clean())
         np.testing.assert_array_equal(plain[0].tokens_BL, jitted[0].tokens_BL)
         np.testing.assert_array_equal(plain[1], jitted[1])
 
-    def test_a_longer_row_changes_nothing(self, between):
+    def test_a_longer_row_changes_nothing(self, transition):
         inputs = clean()
-        short = run_between(between, *inputs)
-        long = run_between(between, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
+        short = run_between(transition, *inputs)
+        long = run_between(transition, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
         np.testing.assert_array_equal(long[0].tokens_BL[:, :12], short[0].tokens_BL)
         np.testing.assert_array_equal(long[1][:, :12], short[1])
 
-    def test_segments_of_a_packed_row_do_not_see_each_other(self, between):
+    def test_segments_of_a_packed_row_do_not_see_each_other(self, transition):
         rows = [clean([n], n, seed=n) for n in (4, 7)]
         second = (*rows[1][:2], 2 * rows[1][2])
-        apart = [run_between(between, *rows[0]), run_between(between, *second)]
+        apart = [run_between(transition, *rows[0]), run_between(transition, *second)]
         packed = [jnp.concatenate(pair, 1) for pair in zip(rows[0], second, strict=True)]
-        together = run_between(between, *packed)
+        together = run_between(transition, *packed)
         for i, take in enumerate((lambda canvas: canvas.tokens_BL, lambda chosen_BL: chosen_BL)):
             np.testing.assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
 
 
-class TestLifted:
+class TestFromStrategy:
     """The next canvas of the strategy's first step, whatever its stopping rule says."""
 
     def after(self, strategy, tokens, output, start=None):
         canvas = row(tokens, start)
-        after, chosen_BL = Lifted(strategy)(
+        after, chosen_BL = FromStrategy(strategy)(
             keys(1), canvas, output, canvas.tokens_BL, canvas.free_BL & (canvas.tokens_BL == 11), progress=0.0
         )
         assert chosen_BL.tolist() == [[token == 11 for token in (*tokens, EOS)]]  # what the corruption chose
@@ -120,12 +122,14 @@ class TestLifted:
     def test_the_step_is_the_first_of_two(self):
         output = Output(jnp.array([[[1.0], [0.5], [0.2], [1.0]]]) * guess([20, 21, 22]).logits_BLV)
         assert self.after(MaskPredict(), [MASK] * 3, output) == [20, 21, MASK]  # one half, rounded down
-        linear = Constant(1.0, anew=True, schedule="linear", remask="previous")
+        linear = Constant(1.0, rewrite_all=True, schedule="linear", remask="previous")
         assert self.after(linear, [10, 11, 12], output) == [20, 11, 12]  # of three and EOS
 
     def test_scores_of_an_earlier_stage_count_for_nothing(self):
         canvas = row([MASK, MASK]).replace(score_BL=jnp.array([[-0.1, -0.1, 0.0]]))
-        after, _ = Lifted(MaskPredict())(keys(1), canvas, guess([20, 21]), canvas.tokens_BL, canvas.free_BL, progress=0)
+        after, _ = FromStrategy(MaskPredict())(
+            keys(1), canvas, guess([20, 21]), canvas.tokens_BL, canvas.free_BL, progress=0
+        )
         assert after.tokens_BL.tolist() == [[MASK, 21, EOS]]
 
 

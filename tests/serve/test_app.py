@@ -23,10 +23,12 @@ TEXTS += ["  ", "vier drei zwei eins", "sieben sechs fünf vier drei zwei"]
 
 
 class TestAnswers:
-    @pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"num_steps": 7, "top_k": 2}])
+    @pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"num_steps": 7, "num_lengths": 2}])
     def test_are_the_translators(self, client, translator, fields):
-        top_k = fields.get("top_k", 1)
-        expected = translator.translate(TEXTS, num_steps=fields.get("num_steps", 4), top_k=top_k, batch_size=4)
+        num_lengths = fields.get("num_lengths", 1)
+        expected = translator.translate(
+            TEXTS, num_steps=fields.get("num_steps", 4), num_lengths=num_lengths, batch_size=4
+        )
         assert len({result.text for result in expected}) > 3
         same(ask(client, TEXTS, **fields), expected)
 
@@ -57,9 +59,9 @@ class TestAnswers:
         assert many.status_code == 422 and "a request has at most 12 sentences, got 13" in many.json()["error"]
 
     def test_with_candidates_and_every_step(self, client, translator):
-        decoding = Decoding(num_steps=3, top_k=2, n_best=2, batch_size=1)
+        decoding = Decoding(num_steps=3, num_lengths=2, n_best=2, batch_size=1)
         expected = translator.translate(TEXTS[:2], decoding, trace=True)
-        answers = ask(client, TEXTS[:2], num_steps=3, top_k=2, n_best=2, trace=True)
+        answers = ask(client, TEXTS[:2], num_steps=3, num_lengths=2, n_best=2, trace=True)
         same(answers, expected)
         for answer, result in zip(answers, expected, strict=True):
             assert [(c["text"], c["length"]) for c in answer["candidates"]] == [
@@ -71,7 +73,7 @@ class TestAnswers:
                 assert step["log_probs"] == pytest.approx(log_probs, abs=1e-4, nan_ok=False)
 
     def test_more_candidates_than_hypotheses_are_refused(self, client):
-        refused = client.post("/translate", json={"text": "eins", "n_best": 3, "top_k": 2})
+        refused = client.post("/translate", json={"text": "eins", "n_best": 3, "num_lengths": 2})
         assert refused.status_code == 422
         assert refused.json()["error"].startswith("n_best must be at most 2, the number of hypotheses of a sentence")
 
@@ -132,16 +134,26 @@ class TestAnswers:
             "Refusal",
         }
         fields = schemas["Request"]["properties"]
-        assert [*fields] == ["text", "split", "keep", "num_steps", "top_k", "n_best", "trace", "mode", "strategy"]
+        assert [*fields] == [
+            "text",
+            "split",
+            "placeholders",
+            "num_steps",
+            "num_lengths",
+            "n_best",
+            "trace",
+            "mode",
+            "strategy",
+        ]
         assert fields["mode"]["enum"] == ["refine"] and "padir" in json.dumps(fields["strategy"])
         assert {*document["paths"]["/translate"]["post"]["responses"]} == {"200", *map(str, REFUSALS)}
         health = msgspec.json.decode(client.get("/health").content, type=Health)
         assert health.status == "ready" and health.languages == {"source": "de", "target": "en"}
-        assert [fields[name]["anyOf"][0]["maximum"] for name in ("num_steps", "top_k")] == [8, 4]
+        assert [fields[name]["anyOf"][0]["maximum"] for name in ("num_steps", "num_lengths")] == [8, 4]
         named = re.findall('"#/components/schemas/(\\w+)"', json.dumps(document))
         assert {*named} <= {*schemas}
         split = {"text": "Acht. Eins", "split": True, "n_best": 2, "trace": True}
-        for asked in (split | {"top_k": 2}, {"text": ["eins", ""], "n_best": 1, "trace": True}):
+        for asked in (split | {"num_lengths": 2}, {"text": ["eins", ""], "n_best": 1, "trace": True}):
             found = client.post("/translate", json=asked).content
             assert json.loads(msgspec.json.encode(msgspec.json.decode(found, type=Answer))) == json.loads(found)
         refused = client.post("/translate", json={}).content
@@ -159,23 +171,25 @@ class TestModes:
     def test_a_dual_model_writes_in_either(self, tokenizer):
         dual = random_translator(tokenizer, dual=True, max_length=8)
         with running(engine_of(dual, Decoding(batch_size=4, rerank="causal"))) as client:
-            assert ask(client, "eins", top_k=2, n_best=2)[0]["read_again"] is True
+            assert ask(client, "eins", num_lengths=2, n_best=2)[0]["read_again"] is True
             for mode in ("refine", "causal"):
                 same(ask(client, TEXTS[:2], mode=mode), dual.translate(TEXTS[:2], mode=mode, batch_size=4))
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}, {"n_best": 1}):
                 refused = client.post("/translate", json={"text": "eins", "mode": "causal", **fields})
-                assert refused.status_code == 422 and "takes only text, split and keep" in refused.json()["error"]
+                assert (
+                    refused.status_code == 422 and "takes only text, split and placeholders" in refused.json()["error"]
+                )
 
     def test_a_card_that_names_another_mode(self, tokenizer):
         """Its requests refine only if they say so, and then with the card's options; what is set is never ignored."""
         made = random_translator(tokenizer, dual=True, max_length=8)
-        card = dataclasses.replace(made.card, decoding={"mode": "causal", "beam": 1, "top_k": 2})
+        card = dataclasses.replace(made.card, decoding={"mode": "causal", "beam": 1, "num_lengths": 2})
         dual = Translator(made.params, card, tokenizer)
         with running(engine_of(dual, dataclasses.replace(dual.decoding, batch_size=4), warm_up=1)) as client:
             same(ask(client, TEXTS[:2]), dual.translate(TEXTS[:2], batch_size=4))
             same(ask(client, TEXTS[:2], mode="refine"), dual.translate(TEXTS[:2], mode="refine", batch_size=4))
             assert ask(client, "eins", mode="refine")[0]["hypotheses"] == 2
-            for fields in ({"num_steps": 4}, {"top_k": 2}):
+            for fields in ({"num_steps": 4}, {"num_lengths": 2}):
                 refused = client.post("/translate", json={"text": "eins", **fields})
                 assert refused.status_code == 422 and "ask for the mode 'refine'" in refused.json()["error"]
 
@@ -249,6 +263,28 @@ class TestRefusals:
         response = client.post("/translate", content=b'{"text": "eins"}', headers={"Content-Type": kind})
         assert response.status_code == 415 and "application/json" in response.json()["error"]
 
+    @pytest.mark.parametrize(
+        ("parameters", "status"),
+        [
+            ("; charset=utf-16", 415),
+            (";charset=ISO-8859-1", 415),
+            (' ; x=1 ; Charset = "latin-1"', 415),
+            ("; charset=utf-8; charset=utf-16", 415),
+            ("; charset=", 415),
+            ("; charset=utf-80", 415),
+            ("; charset*=utf-16''", 415),
+            ("; charset=UTF-8", 200),
+            (' ; x=1;charset = "utf8" ; y', 200),
+            ("; profile=charset; charsets=utf-16", 200),
+            (";", 200),
+        ],
+    )
+    def test_another_charset(self, client, parameters, status):
+        headers = {"Content-Type": f"Application/JSON{parameters}"}
+        response = client.post("/translate", content=b'{"text": ""}', headers=headers)
+        assert response.status_code == status
+        assert status == 200 or "send JSON in UTF-8" in response.json()["error"]
+
     def test_a_compressed_body(self, client):
         headers = {"Content-Type": "application/json; charset=utf-8", "Content-Encoding": "gzip"}
         assert client.post("/translate", content=b"\x1f\x8b", headers=headers).status_code == 415
@@ -276,7 +312,7 @@ class TestLengths:
         with pytest.raises(PadirError, match="needs given lengths: serve another model"):
             engine_of(random_translator(tokenizer, length_head="oracle", max_length=8))
 
-    @pytest.mark.parametrize("options", [{"mode": "causal"}, {"mode": "refine", "top_k": 5}])
+    @pytest.mark.parametrize("options", [{"mode": "causal"}, {"mode": "refine", "num_lengths": 5}])
     def test_no_batch_takes_long(self, tokenizer, options):
         """Each mode has batches of 32 sentences up to 32 tokens; more tokens, lengths or passes have 8 or 1."""
         engine = engine_of(random_translator(tokenizer, dual=True), Decoding(batch_size=32, **options))
@@ -286,30 +322,30 @@ class TestLengths:
         assert engine.batch_sizes(key._replace(source_length=136)) == (1,)
         assert engine.batch_sizes(key._replace(trace=True)) == (1,)
         if options["mode"] == "refine":
-            assert engine.batch_sizes(key._replace(top_k=6)) == (1, 8)
+            assert engine.batch_sizes(key._replace(hypotheses=6)) == (1, 8)
             assert engine.batch_sizes(key._replace(num_steps=16)) == (1, 8)
-            assert engine.batch_sizes(key._replace(num_steps=16, top_k=6)) == (1,)
+            assert engine.batch_sizes(key._replace(num_steps=16, hypotheses=6)) == (1,)
 
     def test_a_canvas_of_one_length(self, tokenizer):
         """It gives several sentences, but not beside several draws."""
-        translator = random_translator(tokenizer, length_head="ctc", max_length=16)
+        translator = random_translator(tokenizer, readout="ctc", max_length=16)
         with running(engine_of(translator)) as client:
-            assert ask(client, "eins", top_k=2)[0]["hypotheses"] == 2
-        with running(engine_of(translator, Decoding(batch_size=4, draws=2))) as client:
-            refused = client.post("/translate", json={"text": "eins", "top_k": 2})
-            assert refused.status_code == 422 and "`int` <= 1 - at `$.top_k`" in refused.json()["error"]
+            assert ask(client, "eins", prefix_beam=2)[0]["hypotheses"] == 2
+        with running(engine_of(translator, Decoding(batch_size=4, num_drafts=2))) as client:
+            refused = client.post("/translate", json={"text": "eins", "prefix_beam": 2})
+            assert refused.status_code == 422 and "`int` <= 1 - at `$.prefix_beam`" in refused.json()["error"]
 
     def test_a_client_forces_few_shapes(self, tokenizer):
         translator = random_translator(tokenizer, max_length=24)
         jax.clear_caches()
         with running(engine_of(translator, limits=Limits(max_lengths=8))) as client:
-            answers = [ask(client, "eins zwei", top_k=top_k)[0] for top_k in (2, 3, 4)]
+            answers = [ask(client, "eins zwei", num_lengths=num_lengths)[0] for num_lengths in (2, 3, 4)]
             assert refine_drafts._cache_size() == 2  # for 2 and 4 candidates
-            [ask(client, " ".join(["eins"] * words), top_k=4) for words in (1, 5, 9)]
+            [ask(client, " ".join(["eins"] * words), num_lengths=4) for words in (1, 5, 9)]
             assert (encode._cache_size(), refine_drafts._cache_size()) == (1, 2)  # rows of 16 tokens
-            ask(client, " ".join(["eins"] * 17), top_k=4)
+            ask(client, " ".join(["eins"] * 17), num_lengths=4)
             assert (encode._cache_size(), refine_drafts._cache_size()) == (2, 3)
-        expected = translator.translate(["eins zwei"], top_k=3)[0]
+        expected = translator.translate(["eins zwei"], num_lengths=3)[0]
         assert (answers[1]["text"], answers[1]["hypotheses"]) == (expected.text, expected.hypotheses)
 
 

@@ -89,16 +89,20 @@ def test_what_would_take_long_is_refused_before_it_does(translator, monkeypatch,
         type(translator.loaded), "source_tokens", lambda *how, **more: read.append(how[1]) or tokens(*how, **more)
     )
     with running(engine_of(translator, limits=Limits(max_characters=200))) as client:
-        refused = client.post("/translate", json={"text": text, "keep": ["tags"]})
+        refused = client.post("/translate", json={"text": text, "placeholders": ["tags"]})
     assert refused.status_code == 422 and refused.json()["error"].startswith(message)
     assert not any(len(each) > 200 for each in read) and len(read) < 2
 
 
 def test_spans_beside_the_words_that_fit(translator):
     with running(engine_of(translator)) as client:
-        (answer,) = ask(client, "<b>" * 3 + "eins" + "</b>" * 3, keep=["tags"])
+        (answer,) = ask(client, "<b>" * 3 + "eins" + "</b>" * 3, placeholders=["tags"])
         assert answer["text"].count("<b>") == 3 == answer["text"].count("</b>")
-        assert [each["text"] for each in ask(client, ["<b></b>", "", "  "], keep=["tags"])] == ["<b></b>", "", ""]
+        assert [each["text"] for each in ask(client, ["<b></b>", "", "  "], placeholders=["tags"])] == [
+            "<b></b>",
+            "",
+            "",
+        ]
 
 
 def test_clients_that_left_leave_nothing_behind(gated, caplog):
@@ -129,7 +133,7 @@ def test_clients_that_left_leave_nothing_behind(gated, caplog):
         ("/" + "x" * 9_000, {}),
         ("/translate", {"x" * 3_000: 1}),
         ("/translate", {"text": "eins", "mode": "x" * 3_000}),
-        ("/translate", {"text": "eins", "keep": ["x" * 3_000]}),
+        ("/translate", {"text": "eins", "placeholders": ["x" * 3_000]}),
     ],
 )
 def test_messages_do_not_grow_with_what_they_quote(client, path, fields):

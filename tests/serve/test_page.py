@@ -73,9 +73,10 @@ def test_a_model_may_have_any_name(translator, name):
 def test_settings_are_the_models(tokenizer, translator):
     tiny = settings_of(engine_of(translator), "tiny")
     assert (tiny["source"], tiny["target"], tiny["causal"]) == ("de", "en", False)
-    assert (tiny["num_steps"], tiny["top_k"], tiny["max_steps"], tiny["max_lengths"]) == (4, 1, 16, 8)
+    assert (tiny["num_steps"], tiny["hypotheses"], tiny["max_steps"], tiny["max_lengths"]) == (4, 1, 16, 8)
     assert len(tiny["examples"]) == 3 and tiny["blank"] is None
-    ctc = settings_of(engine_of(random_translator(tokenizer, length_head="ctc")), "tiny")
+    ctc = settings_of(engine_of(random_translator(tokenizer, readout="ctc")), "tiny")
+    assert (tiny["several"], ctc["several"]) == ("num_lengths", "prefix_beam")
     assert ctc["max_lengths"] == 8 and ctc["blank"] == "<extra_id_1>"
     causal = settings_of(engine_of(random_translator(tokenizer, causal=True)), "tiny")
     assert causal["causal"] and causal["num_steps"] is None

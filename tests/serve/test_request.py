@@ -33,20 +33,21 @@ def test_what_is_left_out_has_its_default():
 
 
 def test_every_field():
-    request = read(text="ä", num_steps=6, top_k=4, n_best=5, trace=True, split=True)
+    request = read(text="ä", num_steps=6, num_lengths=4, n_best=5, trace=True, split=True)
     assert request == Request(("ä",), 6, 4, n_best=5, trace=True, split=True)
     assert read(CAUSAL, text="eins", split=True) == Request(("eins",), split=True)
 
 
 def test_a_kind_of_spans_counts_once():
-    assert read(text="eins", keep=["tags"] * 4_000).keep == {"tags"}
+    assert read(text="eins", placeholders=["tags"] * 4_000).placeholders == {"tags"}
 
 
 @pytest.mark.parametrize(
     "body",
     [
         *(b"", b'{"text": ', b"{'text': 'eins'}", b'{"text": "\xff"}', b'{"text": "\\ud800"}'),
-        *(b'{"text": "eins", "num_steps": NaN}', b'{"text": "eins"} {}'),
+        *(b'{"text": "eins", "num_steps": NaN}', b'{"text": "eins"} {}', '{"text": "eins"}'.encode("utf-16")),
+        *(b"[" * 200_000, b'{"text": "eins", "num_steps": ' + b"9" * 5_000 + b"}"),
     ],
 )
 def test_what_is_no_json(body):
@@ -57,23 +58,41 @@ def test_what_is_no_json(body):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        (b'{"text": "a", "text": "b"}', "the name 'text' stands twice in an object: leave one out"),
+        (b'{"text": "a", "te\\u0078t": "b"}', "the name 'text' stands twice"),
+        (b'{"text": "\\ud800 a"}', r"one of \ud800 to \udfff stands alone: write both halves"),
+        (b'{"text": ["a", "\\ude00\\ud83d"]}', "stands alone"),
+        (b"[" * 200_000, "nested too deeply"),
+    ],
+)
+def test_what_is_wrong_with_the_json(body, message):
+    status, said = refused(body)
+    assert status == 400 and message in said
+
+
+def test_both_halves_of_a_character_are_one():
+    assert READER(b'{"text": "\\ud83d\\ude00"}').texts == ("\N{GRINNING FACE}",)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
         ([], "got `array`"),
         (None, "got `null`"),
-        (b"[" * 200_000, "got `array`"),
         ({}, "missing required field `text`"),
         ({"text": None}, "got `null` - at `$.text`"),
         ({"text": ["eins", 2]}, "got `int` - at `$.text[1]`"),
         ({"text": ["eins"] * 4}, "length <= 3"),
         (
             {"text": "eins", "steps": 4},
-            "unknown field `steps`; the fields are text, split, keep, num_steps, top_k, n_best",
+            "unknown field `steps`; the fields are text, split, placeholders, num_steps, num_lengths, n_best",
         ),
         ({"text": "eins", "num_steps": 0}, "`int` >= 1 - at `$.num_steps`"),
         ({"text": "eins", "num_steps": 7}, "`int` <= 6"),
-        (b'{"text": "eins", "num_steps": ' + b"9" * 5_000 + b"}", "out of range"),
+        (b'{"text": "eins", "num_steps": ' + b"9" * 500 + b"}", "`int` <= 6"),
         ({"text": "eins", "num_steps": 4.0}, "got `float`"),
         ({"text": "eins", "num_steps": True}, "got `bool`"),
-        ({"text": "eins", "top_k": 5}, "`int` <= 4 - at `$.top_k`"),
+        ({"text": "eins", "num_lengths": 5}, "`int` <= 4 - at `$.num_lengths`"),
         ({"text": "eins", "n_best": -1}, "`int` >= 0 - at `$.n_best`"),
         ({"text": "eins", "n_best": 6}, "`int` <= 5"),
         ({"text": "eins", "trace": 1}, "got `int` - at `$.trace`"),
@@ -124,5 +143,5 @@ def test_anything_is_read_or_refused(body):
         str(error).encode()  # it can be sent
     else:
         assert len(request.texts) <= 3
-        assert request.num_steps in (None, *range(1, 7)) and request.top_k in (None, *range(1, 5))
+        assert request.num_steps in (None, *range(1, 7)) and request.num_lengths in (None, *range(1, 5))
         assert 0 <= request.n_best <= 5

@@ -250,8 +250,8 @@ class TestCommand:
         [
             (["--set", "max_queue=8"], "max_queue must be at least twice max_sentences (64)"),
             (["--num_steps", "17"], "num_steps must be at most 16, the limit of requests, got 17"),
-            (["--top_k", "9"], "top_k must be at most 8, the limit of requests, got 9"),
-            (["--draws", "9"], "draws must be at most 8, the limit of requests, got 9"),
+            (["--num_lengths", "9"], "num_lengths must be at most 8, the limit of requests, got 9"),
+            (["--num_drafts", "9"], "num_drafts must be at most 8, the limit of requests, got 9"),
             (["--beam", "2"], "--beam applies only to the mode causal, got 'refine'"),
             (["--host", "256.0.0.1"], "host must be an address or a name of this machine, got '256.0.0.1'"),
             (["--port", "65536"], "port must be in 0 .. 65535, got 65536"),
@@ -292,6 +292,22 @@ class TestConnections:
             client.post("/translate", json={"text": "eins"}, headers={"Host": host}),
         ):
             assert response.status_code == 421 and "allowed_hosts" in response.json()["error"]
+
+    @pytest.mark.parametrize(
+        ("version", "hosts", "status"),
+        [
+            ("1.1", [], 400),
+            ("1.1", [b""], 400),
+            ("1.1", [b"localhost", b"localhost"], 400),
+            ("1.1", [b"localhost"], 200),
+            ("1.0", [], 200),
+            ("1.0", [b"evil.example"], 421),
+        ],
+    )
+    def test_a_request_names_its_host(self, client, version, hosts, status):
+        head = b"".join(b"Host: %s\r\n" % host for host in hosts)
+        with connection(client.port, b"GET /health HTTP/%s\r\n%s\r\n" % (version.encode(), head)) as asking:
+            assert asking.recv(100).split()[1] == b"%d" % status
 
     @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"])
     def test_half_a_request_is_not_held_for_ever(self, client, monkeypatch, sent):

@@ -117,7 +117,7 @@ class WatchedRun(TrainRun):
 
 
 def train_as(kind: str, data: str, folder: str, num_steps: str, parts: str = "1") -> None:
-    batching = dataclasses.replace(SETTINGS["batching"], parts=int(parts))
+    batching = dataclasses.replace(SETTINGS["batching"], accumulation_steps=int(parts))
     config = TrainConfig(**SETTINGS | {"batching": batching}, num_steps=int(num_steps), sharding=KINDS[kind])
     with unittest.mock.patch("padir.training.loop.TrainRun", WatchedRun):
         train(data, folder, config)
@@ -133,6 +133,6 @@ def translate_as(kind: str, model_dir: str, output: str) -> None:
     if translator.card.config.causal:  # untrained, it would write the same letters for most sentences, if not drawn
         decoding = Decoding(batch_size=8, temperature=1.0)
     else:
-        decoding = Decoding(batch_size=8, num_steps=3, top_k=3)
+        decoding = Decoding(batch_size=8, num_steps=3, num_lengths=3)
     results = translator.translate(lines, decoding)
     Path(output).write_text(json.dumps([[r.text, r.length, r.passes, r.score] for r in results]))

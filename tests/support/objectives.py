@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.refinement import Cmlm, EasyFirst, Mask, MaskPredict, RandomVisible, UniformRate
-from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
+from padir.refinement.transitions import FromStrategy, Glat, SampledUnroll, Smart
 from padir.training.objective import Objective
 
 EXPECTED = {
     "padir": Objective(),
     "one_stage": Objective(stage_weights=("all",)),
-    "cmlm": Objective(Cmlm(), Lifted(MaskPredict()), ("masked",)),
-    "mdlm": Objective(Cmlm(), Lifted(MaskPredict()), ("inverse",)),
-    "rdm": Objective(Cmlm(), Lifted(MaskPredict()), ("falling",)),
+    "cmlm": Objective(Cmlm(), FromStrategy(MaskPredict()), ("masked",)),
+    "mdlm": Objective(Cmlm(), FromStrategy(MaskPredict()), ("inverse",)),
+    "rdm": Objective(Cmlm(), FromStrategy(MaskPredict()), ("falling",)),
     "smart": Objective(Cmlm(), Smart(), ("none", "all")),
     "sundae": Objective(UniformRate(), SampledUnroll(), ("all", "all")),
-    "disco": Objective(Mask(0.0), Lifted(EasyFirst()), ("all",), RandomVisible()),
+    "disco": Objective(Mask(0.0), FromStrategy(EasyFirst()), ("all",), RandomVisible()),
     "glat": Objective(Mask(1.0), Glat(), ("none", "noised")),
     "rejecter": Objective(),
 }

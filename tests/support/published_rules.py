@@ -110,10 +110,10 @@ def factors(normaliser, weight_BL, target_BL):
     return weight_BL / divisor, real_BL / divisor
 
 
-def tried_lengths(length_logits_N, top_k):
+def tried_lengths(length_logits_N, num_lengths):
     """The lengths that are tried, EOS included (padir/decoding.py:278-309, padir/utils/padir_utils.py:304-408).
 
     The most likely ones, the shorter of equal ones first; a length of 1 becomes 2. With a `beam_length` b above 1, the
     published code also tries the lengths that differ by at most b // 2 from each of these.
     """
-    return np.maximum(np.argsort(-length_logits_N, kind="stable")[:top_k] + 1, 2)
+    return np.maximum(np.argsort(-length_logits_N, kind="stable")[:num_lengths] + 1, 2)

@@ -47,7 +47,7 @@ def test_spaces_come_and_go_with_the_language():
 def test_no_sentence_ends_within_a_span():
     text = "Guten Tag. Hallo. Welt. Ende."
     assert Paragraph.split(text, "de").sentences == ("Guten Tag.", "Hallo.", "Welt.", "Ende.")
-    paragraph = Paragraph.split(text, "de", keep=["Hallo. Welt"])
+    paragraph = Paragraph.split(text, "de", kinds=["Hallo. Welt"])
     assert paragraph.sentences == ("Guten Tag.", "Hallo. Welt.", "Ende.")
     assert paragraph.joined(paragraph.sentences, "de") == text
 

@@ -97,16 +97,16 @@ def test_no_pair_has_more_marks_than_there_are():
 
 
 @pytest.mark.parametrize(
-    ("keep", "message"),
+    ("kinds", "message"),
     [
-        ("tag", "keep: there is no kind 'tag': did you mean 'tags'?"),
-        ("(", "keep must be one of tags, urls, numbers, or a regular expression, got '(': correct the pattern"),
-        *((each, "keep must be patterns that match at least one character, got ") for each in EMPTY),
+        ("tag", "placeholders: there is no kind 'tag': did you mean 'tags'?"),
+        ("(", "placeholders must be one of tags, urls, numbers, or a regular expression, got '(': correct the pattern"),
+        *((each, "placeholders must be patterns that match at least one character, got ") for each in EMPTY),
     ],
 )
-def test_wrong_patterns_are_refused(keep, message):
+def test_wrong_patterns_are_refused(kinds, message):
     with pytest.raises(PadirError) as error:
-        check_kinds([keep])
+        check_kinds([kinds])
     assert message in str(error.value)
 
 

@@ -25,7 +25,7 @@ from padir.training.checkpoints import Checkpoints, load_step
 
 SETTINGS = {
     "objective": Objective(stage_weights=("all",)),
-    "intervals": Intervals(log=1, evaluate=1, checkpoint=1, keep=6),
+    "intervals": Intervals(log=1, evaluate=1, checkpoint=1, max_to_keep=6),
 }
 BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0, 0.0)  # of steps 0 to 6: 2 and 4 are the best
 
@@ -196,7 +196,7 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_resuming_leaves_the_best_checkpoints_as_they_were(self, data, plain, tmp_path):
-        intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=1)
+        intervals = Intervals(log=1, evaluate=1, checkpoint=1, max_to_keep=1)
         changes = {"averaging": Averaging("best", count=2), "intervals": intervals}
         params, card = self.stopped_and_resumed(data, tmp_path / "run", **changes)
         assert card.weights == Weights("best", (2, 4)) and card.metrics == load_model(plain)[1].metrics
@@ -204,7 +204,7 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, plain, tmp_path):
-        intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
+        intervals = Intervals(log=1, evaluate=1, checkpoint=2, max_to_keep=1)
         changes = {"averaging": Averaging("last", count=3), "intervals": intervals}
         params, card = self.stopped_and_resumed(data, tmp_path / "run", **changes)
         assert card.weights == Weights("last", (2, 4, 6))
@@ -313,8 +313,10 @@ class TestAverageRun:
             average_run(run, tmp_path / "out", kind="last", count=1, dtype="int8")
         with pytest.raises(PadirError, match="is not an empty folder"):
             average_run(run, run, kind="last", count=1)
-        with pytest.raises(PadirError, match="^there is no decoding option 'brevty': did you mean 'brevity'"):
-            average_run(run, tmp_path / "out", kind="last", count=1, decoding={"brevty": 1.5})
+        with pytest.raises(
+            PadirError, match="^there is no decoding option 'length_normalisation': did you mean 'length_normalization'"
+        ):
+            average_run(run, tmp_path / "out", kind="last", count=1, decoding={"length_normalisation": 1.5})
         (run / "manifest.json").unlink()
         with pytest.raises(PadirError, match="cannot read .*checkpoints/30/model.json"):
             average_run(run, tmp_path / "out", kind="last", count=1)

@@ -131,7 +131,7 @@ def test_a_transition_hears_how_far_the_run_is(dual):
             heard.append(progress)
             return super().__call__(*args, progress=progress)
 
-    objective = Sum(Objective(between=Watched()), Causal())
+    objective = Sum(Objective(transition=Watched()), Causal())
     objective(jax.random.key(0), params, BATCH, model=model, dropout=False, progress=0.25)
     assert heard == [0.25]
 
@@ -172,7 +172,9 @@ def test_what_is_refused(make, message):
 def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
     """The score of each draft is that of the mode "causal" for its tokens without repeats; the best one wins."""
     translator, texts = random_translator(tokenizer, dual=True), ["eins zwei", "drei vier fünf", "eins"]
-    pipeline = translator.pipeline(Decoding().changed(rerank="causal", brevity=0.5, top_k=3, n_best=3))
+    pipeline = translator.pipeline(
+        Decoding().changed(rerank="causal", length_normalization=0.5, num_lengths=3, n_best=3)
+    )
     batch = SourceBatch(texts, translator.loaded.source_tokens(texts, False)[0])
     encoded = pipeline.encode(batch)
     tried = pipeline.try_lengths(encoded)
@@ -189,7 +191,7 @@ def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
         assert expected[0] - expected[2] > 0.01
         np.testing.assert_allclose([score for _, score in result.candidates], expected, rtol=1e-4)
         assert result.text == result.candidates[0][0] and result.score == result.candidates[0][1]
-    with_others = translator.translate([*texts, ""], rerank="causal", brevity=0.5, top_k=3)
+    with_others = translator.translate([*texts, ""], rerank="causal", length_normalization=0.5, num_lengths=3)
     assert [each.text for each in with_others] == [*(each.text for each in pipeline.run(batch)), ""]
     monkeypatch.setattr(batches, "_read_again", None)  # with one draft nothing is read again
     assert translator.translate(texts, rerank="causal") == translator.translate(texts, rerank="own")
@@ -202,16 +204,18 @@ def test_only_a_dual_model_has_a_causal_score(translator):
         translator.translate(["eins"], rerank="casual")
 
 
-@pytest.mark.parametrize("length_head", ["token", "ctc"])
-def test_a_run_trains_a_model_with_two_modes(data, tmp_path, length_head):
-    config, objective = dataclasses.replace(TINY, dual=True, length_head=length_head, max_length=48), Sum()
+@pytest.mark.parametrize("readout", ["plain", "ctc"])
+def test_a_run_trains_a_model_with_two_modes(data, tmp_path, readout):
+    config, objective = dataclasses.replace(TINY, dual=True, readout=readout, max_length=48), Sum()
     batching = Batching(rows=4, row_length=24, mode="bucket")
-    if length_head == "ctc":
+    if readout == "ctc":
         objective = Sum(Objective(stage_weights=("all",)))
     train_tiny(data, tmp_path / "run", model=config, objective=objective, batching=batching, num_steps=4)
     translator, texts = Translator.load(tmp_path / "run"), ["eins zwei", "", "drei vier fünf"]
-    with pytest.raises(PadirError, match="top_k applies only to the mode refine, got 'causal': choose the mode refine"):
-        translator.translate(texts, mode="causal", top_k=3)
+    with pytest.raises(
+        PadirError, match="num_lengths applies only to the mode refine, got 'causal': choose the mode refine"
+    ):
+        translator.translate(texts, mode="causal", num_lengths=3)
     refined, written = (translator.translate(texts, mode=m) for m in ("refine", "causal"))
     assert refined == translator.translate(texts) and written != refined
     assert [each.tokens for each in translator.score(texts[:1], ["one"])] == [2]
@@ -219,24 +223,32 @@ def test_a_run_trains_a_model_with_two_modes(data, tmp_path, length_head):
 
 def test_another_mode_forgets_the_options_of_the_first():
     """So the card's options for refining do not get in the way of writing from left to right."""
-    card = Decoding(top_k=5, rerank="causal", seed=3, draws=2)
-    assert card.changed(mode="causal") == Decoding(mode="causal", seed=3, draws=2)
-    assert card.changed(mode="causal", temperature=0.5, draws=1) == Decoding(mode="causal", seed=3, temperature=0.5)
-    assert Decoding(mode="causal", beam=2).changed(mode="refine", top_k=2) == Decoding(mode="refine", top_k=2)
+    card = Decoding(num_lengths=5, rerank="causal", seed=3, num_drafts=2)
+    assert card.changed(mode="causal") == Decoding(mode="causal", seed=3, num_drafts=2)
+    assert card.changed(mode="causal", temperature=0.5, num_drafts=1) == Decoding(
+        mode="causal", seed=3, temperature=0.5
+    )
+    assert Decoding(mode="causal", beam=2).changed(mode="refine", num_lengths=2) == Decoding(
+        mode="refine", num_lengths=2
+    )
 
 
 def test_a_card_with_a_mode_has_options_of_the_other_modes(tokenizer):
     config = dataclasses.replace(TINY, dual=True)
     card = ModelCard(config, tokenizer.ids, Uniform(), Padir(), "de", "en", "numbers")
-    options = {"mode": "causal", "beam": 2, "temperature": 0.5, "draws": 2, "top_k": 5, "rerank": "causal"}
+    options = {"mode": "causal", "beam": 2, "temperature": 0.5, "num_drafts": 2, "num_lengths": 5, "rerank": "causal"}
     own = default_decoding(dataclasses.replace(card, decoding=options))
-    both = {"draws": 2, "temperature": 0.5}
+    both = {"num_drafts": 2, "temperature": 0.5}
     assert own == Decoding(mode="causal", beam=2, **both)
-    assert own.changed(draws=3, mode="refine") == Decoding(mode="refine", top_k=5, rerank="causal", draws=3)
+    assert own.changed(num_drafts=3, mode="refine") == Decoding(
+        mode="refine", num_lengths=5, rerank="causal", num_drafts=3
+    )
     assert own.changed(mode="refine").changed(mode="causal") == own
     assert own.changed(mode=None) == own
-    assert dataclasses.replace(own, top_k=3).changed(mode="refine").top_k == 3  # as a gin file of both modes sets it
-    for wrong in ({"top_k": 0}, {"card_options": {}}):
+    assert (
+        dataclasses.replace(own, num_lengths=3).changed(mode="refine").num_lengths == 3
+    )  # as a gin file of both modes sets it
+    for wrong in ({"num_lengths": 0}, {"card_options": {}}):
         with pytest.raises(PadirError, match="wrong decoding options"):
             default_decoding(dataclasses.replace(card, decoding=options | wrong))
     with pytest.raises(PadirError, match="no decoding option 'card_options'"):

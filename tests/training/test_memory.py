@@ -21,7 +21,18 @@ from support.workers import environment_with
 from padir.models import ModelConfig, Transformer
 from padir.readout import vocabulary
 from padir.readout.vocabulary import Tally, tally_by_block
-from padir.refinement import Glat, Lifted, Mask, MaskPredict, Padir, Rejecter, SampledUnroll, Smart, from_tokens, veil
+from padir.refinement import (
+    FromStrategy,
+    Glat,
+    Mask,
+    MaskPredict,
+    Padir,
+    Rejecter,
+    SampledUnroll,
+    Smart,
+    from_tokens,
+    veil,
+)
 from padir.refinement.scores import best_tokens, forbid
 from padir.text.ids import Ids, positions_in_segment
 from padir.training import Causal, Objective
@@ -140,11 +151,11 @@ class TestVocabularyByBlock:
         np.testing.assert_allclose(tally.total, -10.0 * self.SIZE, rtol=1e-6)
 
     @pytest.mark.parametrize(
-        "between",
-        [*map(Lifted, (Padir("logits"), MaskPredict(), Rejecter())), Smart(), SampledUnroll(), Glat()],
+        "transition",
+        [*map(FromStrategy, (Padir("logits"), MaskPredict(), Rejecter())), Smart(), SampledUnroll(), Glat()],
         ids=str,
     )
-    def test_the_next_canvas_is_the_same_to_the_token(self, between, monkeypatch):
+    def test_the_next_canvas_is_the_same_to_the_token(self, transition, monkeypatch):
         model, params = tiny_model(**SIZES)
         free_BL = (BATCH.target_segment_BL > 0) & (BATCH.target_BL != IDS.eos)
         noisy_BL, chosen_BL = Mask(0.5)(keys(6), BATCH.target_BL, free_BL, BATCH.target_segment_BL, ids=IDS)
@@ -158,7 +169,7 @@ class TestVocabularyByBlock:
             vocabulary = model.bind({"params": params}).vocabulary(states_BLD)
             vocabulary.tally(BATCH.target_BL)
             after = canvas, vocabulary.output(keep_BL, "token"), BATCH.target_BL, chosen_BL
-            return between(keys(6, seed=3), *after, progress=0.5)
+            return transition(keys(6, seed=3), *after, progress=0.5)
 
         whole = following(states_BLD)
         monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1_000)

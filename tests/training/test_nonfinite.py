@@ -37,7 +37,7 @@ class Poisoned(Objective):
 
 
 def settings(**changes):
-    every_step = Intervals(log=1, evaluate=0, checkpoint=1, keep=10)
+    every_step = Intervals(log=1, evaluate=0, checkpoint=1, max_to_keep=10)
     return {**SETTINGS, "objective": Poisoned(), "intervals": every_step, **changes}
 
 

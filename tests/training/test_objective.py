@@ -31,7 +31,7 @@ from padir.refinement import (
 )
 from padir.refinement.scores import Output, forbid
 from padir.refinement.segments import random_pieces
-from padir.refinement.transitions import Lifted
+from padir.refinement.transitions import FromStrategy
 from padir.training.batch import (
     STAGE_WEIGHTS,
     cross_entropy,
@@ -102,7 +102,7 @@ class TestCrossEntropy:
 class TestStages:
     @pytest.mark.parametrize("strategy", [Padir(), pytest.param(MaskPredict(), marks=pytest.mark.slow)], ids=str)
     def test_packed_and_unpacked_losses_and_gradients_agree(self, strategy):
-        objective = Objective(Given(), Lifted(strategy), ("noised", "all"), label_smoothing=0.1, z_loss=1e-3)
+        objective = Objective(Given(), FromStrategy(strategy), ("noised", "all"), label_smoothing=0.1, z_loss=1e-3)
         sums = check_packing(*one_layer_model(), objective, APART, PACKED)
         assert sums.tokens == 18 and sums.segments == 3
 
@@ -130,13 +130,13 @@ class TestStages:
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
         model, params = one_layer_model()
-        second_only = Objective(Given(), Lifted(Padir()), ("none", "all"), length_weight=0.0)
+        second_only = Objective(Given(), FromStrategy(Padir()), ("none", "all"), length_weight=0.0)
         grads = jax.grad(lambda p: run(model, p, APART, second_only)[0])(params)
 
         noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
         canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
         output = Output(forbid(decoded(model, params, noisy_BL).logits_BLV, IDS.special))
-        filled, _ = Lifted(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
+        filled, _ = FromStrategy(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
 
         @dataclasses.dataclass(frozen=True)
         class Filled(Uniform):
@@ -218,9 +218,9 @@ class TestStages:
 
     @pytest.mark.parametrize("strategy", [Padir("logits"), Constant(remask="logits")])
     def test_summed_logits_are_refused_beyond_the_stages_that_sum_them(self, strategy):
-        assert Objective(between=Lifted(strategy)).decoded_with(ModelConfig()) == strategy
+        assert Objective(transition=FromStrategy(strategy)).decoded_with(ModelConfig()) == strategy
         with pytest.raises(PadirError, match="at most 2 stages with remask='logits'.*got .*: use remask='previous'"):
-            Objective(between=Lifted(strategy), stage_weights=("all",) * 3)
+            Objective(transition=FromStrategy(strategy), stage_weights=("all",) * 3)
 
     def test_positions_that_began_masked_count_in_the_next_stage(self):
         model, params = one_layer_model()
@@ -285,13 +285,13 @@ class TestChosen:
         """The second stage's loss, as a function of which free positions were chosen: one program for all."""
         odd_L = jnp.arange(8) % 2 == 1
 
-        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+        def transition(key_B, canvas, output, target_BL, chosen_BL, *, progress):
             return canvas, canvas.free_BL & jnp.stack([odd_L & False, odd_L, ~odd_L, odd_L | True])[
                 progress.astype(int)
             ]
 
         model, params = one_layer_model()
-        objective = Objective(Mask(rate=1.0), between, ("none", weights), length_weight=0.0)
+        objective = Objective(Mask(rate=1.0), transition, ("none", weights), length_weight=0.0)
 
         @jax.jit
         def loss_of(which):
@@ -325,11 +325,11 @@ class TestChosen:
             np.testing.assert_allclose(hidden, draft, rtol=1e-6)
 
     def test_progress_reaches_what_is_between(self):
-        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+        def transition(key_B, canvas, output, target_BL, chosen_BL, *, progress):
             return canvas, canvas.free_BL & (progress >= 0.5)
 
         model, params = one_layer_model()
-        objective = Objective(Mask(rate=1.0), between, ("none", "noised"), length_weight=0.0)
+        objective = Objective(Mask(rate=1.0), transition, ("none", "noised"), length_weight=0.0)
         settings = dict(model=model, dropout=False)
         step = jax.jit(lambda p: objective(jax.random.key(0), params, APART, progress=p, **settings)[0])
         assert step(0.4) < step(0.6)  # EOS alone, then everything

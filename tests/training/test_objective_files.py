@@ -53,8 +53,8 @@ def test_a_dual_model_has_the_runs_objective_and_teacher_forcing(name):
 @pytest.mark.parametrize("name", ["ctc"], indirect=True)
 def test_ctc_trains_with_glancing(name):
     made = config.configured(TrainConfig)()
-    assert made.objective == Objective(between=Glat(), stage_weights=("none", "all"), length_weight=5.0)
-    assert made.model.readout.name == "CTC" and made.batching.mode == "bucket"
+    assert made.objective == Objective(transition=Glat(), stage_weights=("none", "all"), length_weight=5.0)
+    assert made.model.geometry.name == "CTC" and made.batching.mode == "bucket"
     assert made.objective.decoded_with(made.model) == Padir(remask="none")  # a canvas may hold equal neighbours
 
 
@@ -76,7 +76,7 @@ def test_makes_its_objective(name):
     objective, model_config = config.configured(Objective)(), config.configured(ModelConfig)()
     length_weight = 0.8 if name == "rdm" else 5.0  # the run's, but for rdm, whose token losses weigh less
     assert objective == dataclasses.replace(EXPECTED[name], length_weight=length_weight)
-    assert type(objective.between) is type(EXPECTED[name].between)
+    assert type(objective.transition) is type(EXPECTED[name].transition)
     assert model_config.length_unit == (2 if name == "sundae" else 1)
     assert model_config.rejecter == (name == "rejecter") and model_config.decontextualised == (name == "disco")
     step_fn, state = training_step(objective, model_config)

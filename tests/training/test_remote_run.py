@@ -22,7 +22,7 @@ from padir.training.remote_run import RemoteRun
 
 TESTS = Path(__file__).parents[1]
 RUN = "gs://bucket/run"
-EVERY_STEP = {"intervals": Intervals(log=2, evaluate=3, checkpoint=1, keep=2)}
+EVERY_STEP = {"intervals": Intervals(log=2, evaluate=3, checkpoint=1, max_to_keep=2)}
 
 
 class Killed(BaseException):

@@ -106,8 +106,8 @@ def test_one_part_alone(tokenizer, tmp_path, part, roots):
 
 
 def test_the_head_of_each_position_is_a_part_of_the_decoder(tokenizer, tmp_path):
-    teacher = random_model_dir(tmp_path / "teacher", length_head="ctc")
-    params, fresh = started(tokenizer, StartFrom(str(teacher), parts=("encoder",)), length_head="ctc")
+    teacher = random_model_dir(tmp_path / "teacher", readout="ctc")
+    params, fresh = started(tokenizer, StartFrom(str(teacher), parts=("encoder",)), readout="ctc")
     assert all(same(params[name], fresh[name]) for name in params if name.startswith(("decoder/", "position_head/")))
 
 

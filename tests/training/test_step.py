@@ -52,7 +52,10 @@ class TestParts:
     @functools.cache
     def step(objective, parts, **sizes):
         model, params = one_layer_model(dropout_rate=0.0, **sizes)
-        batching, optimizer = Batching(mode="bucket", parts=parts), optax.chain(optax.clip_by_global_norm(1.0), ADAM)
+        batching, optimizer = (
+            Batching(mode="bucket", accumulation_steps=parts),
+            optax.chain(optax.clip_by_global_norm(1.0), ADAM),
+        )
         step_fn = jax.jit(make_step(model, objective, optimizer, batching, seed=0, num_steps=10))
         return step_fn(TrainState(jnp.int32(3), params, optimizer.init(params)), SIX)
 
@@ -86,17 +89,17 @@ class TestParts:
         model, params = one_layer_model(dropout_rate=0.3, causal=isinstance(objective, Causal))
 
         def losses(part):
-            some = dataclasses.replace(jax.tree.map(lambda x: x[:2], same), part=jnp.int32(part), parts=2)
+            some = dataclasses.replace(jax.tree.map(lambda x: x[:2], same), part=jnp.int32(part), accumulation_steps=2)
             return float(objective(jax.random.key(0), params, some, model=model)[0])
 
         assert losses(0) != losses(1)
 
     def test_a_number_that_does_not_divide_the_rows(self):
-        with pytest.raises(PadirError, match="Batching.parts must be a divisor of the 6 rows of a batch, got 4"):
+        with pytest.raises(PadirError, match="accumulation_steps must be a divisor of the 6 rows of a batch, got 4"):
             self.step(Objective(), 4)
 
     def test_a_normaliser_that_does_not_divide_the_length_loss(self):
-        with pytest.raises(PadirError, match="Batching.parts with the normaliser 'sentences' must be 1, .* got 2"):
+        with pytest.raises(PadirError, match="accumulation_steps with the normaliser 'sentences' must be 1, .* got 2"):
             self.step(Objective(normaliser="sentences"), 2)
 
 

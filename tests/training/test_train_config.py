@@ -49,7 +49,7 @@ def test_changes_of_an_optimizer(optimizer):
 
 
 def test_a_run_prints_the_changes_first_and_keeps_the_whole_configuration(data, tmp_path, capsys):
-    text = "train.num_steps = 1\ntrain.seed = 3\nIntervals.keep = 2\n"
+    text = "train.num_steps = 1\ntrain.seed = 3\nIntervals.max_to_keep = 2\n"
     train_tiny(data, tmp_path / "run", num_steps=1, config_text=text)
     printed = capsys.readouterr().err.splitlines()
     assert printed[1] == "settings that differ from the defaults:"

@@ -48,7 +48,7 @@ from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.exchange import write_description
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
-from padir.models.length import log_probs, top_lengths
+from padir.models.length import top_lengths
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 from padir.training.batch import Batch, Sums, mean_loss
@@ -151,19 +151,19 @@ class RefinementModel(BaseTransformerModel):
             )
         if config.dual:
             raise PadirError("T5X cannot train a dual model here: set ModelConfig.dual = False, or use `padir train`")
-        if not config.readout.sized_by_target:
-            what = f"T5X cannot train a {config.readout.name} model here"
+        if not config.geometry.sized_by_target:
+            what = f"T5X cannot train a {config.geometry.name} model here"
             raise PadirError(what, remedy="set another ModelConfig.length_head, or use `padir train`")
-        if getattr(objective.between, "follows_progress", False):
+        if getattr(objective.transition, "follows_progress", False):
             raise PadirError(
-                f"{objective.between} depends on the progress of training, which T5X does not pass to a model",
+                f"{objective.transition} depends on the progress of training, which T5X does not pass to a model",
                 remedy="choose a constant transition, such as Glat with equal start and end",
             )
-        of_text = decoding.shortlist is not None or decoding.n_best or decoding.keep or decoding.precision
+        of_text = decoding.shortlist is not None or decoding.n_best or decoding.placeholders or decoding.precision
         if of_text or not isinstance(decoding.rule, OwnScore):
             raise PadirError(
-                "T5X decodes batches of ids in ModelConfig.dtype: Decoding.rerank must be 'own', n_best 0, and keep,"
-                " precision and shortlist must not be set; use `padir translate` for other values"
+                "T5X decodes batches of ids in ModelConfig.dtype: Decoding.rerank must be 'own', n_best 0, and"
+                " placeholders, precision and shortlist must not be set; use `padir translate` for other values"
             )
         languages_of = languages.split("-")
         if len(languages_of) != 2:
@@ -215,8 +215,8 @@ class RefinementModel(BaseTransformerModel):
         most = min(batch["decoder_target_tokens"].shape[1], module.config.max_length)
         source_BS = batch["encoder_input_tokens"]
         encoded, cross_kv = encode(module, params, source_BS)
-        length_BK, _ = top_lengths(encoded.length, decoding.top_k, decoding.adjacent)
-        length_BN, draw_BN = candidate_rows(length_BK, decoding.draws, most)
+        length_BK, _ = top_lengths(encoded.length, decoding.num_lengths, decoding.length_window)
+        length_BN, draw_BN = candidate_rows(length_BK, decoding.num_drafts, most)
         drafts = refine_drafts(
             module,
             params,
@@ -225,20 +225,16 @@ class RefinementModel(BaseTransformerModel):
             num_steps=decoding.num_steps,
             seed=decoding.seed,
         )
-        row_B, score_B = self._best(drafts, log_probs(encoded.length), *length_BN.shape)
+        row_B, score_B = self._best(drafts, *length_BN.shape)
         copied_V = jnp.asarray(self._copied_V)
         tokens_BL = packed_without_repeats(drafts.tokens_RL[row_B], drafts.free_RL[row_B], copied_V)
         return tokens_BL, {"scores": score_B, "lengths": drafts.length_R[row_B], "passes": drafts.passes_R[row_B]}
 
-    def _best(self, drafts: Any, length_log_prob_BM: Any, batch: int, hypotheses: int) -> tuple[Any, Any]:
+    def _best(self, drafts: Any, batch: int, hypotheses: int) -> tuple[Any, Any]:
         """(row of each sentence's best draft, its score); the first of equal drafts wins, as in `Translator`."""
-        length_log_prob_R = None
-        if length_log_prob_BM is not None:
-            length_BN = drafts.length_R.reshape(batch, hypotheses)
-            length_log_prob_R = jnp.take_along_axis(length_log_prob_BM, length_BN - 1, axis=1).reshape(-1)
         rule = self.decoding.rule
         assert isinstance(rule, OwnScore)
-        score_BN = rule.of(drafts.log_prob_R, drafts.free_RL.sum(-1), length_log_prob_R).reshape(batch, hypotheses)
+        score_BN = rule.of(drafts.log_prob_R, drafts.free_RL.sum(-1)).reshape(batch, hypotheses)
         return score_BN.argmax(1) + hypotheses * jnp.arange(batch), score_BN.max(1)
 
     @functools.cached_property

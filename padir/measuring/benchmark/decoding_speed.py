@@ -122,7 +122,9 @@ def systems(
 
 
 def _drafts_of_one_length(decoding: Decoding) -> Decoding:
-    return dataclasses.replace(decoding.without("top_k", "adjacent"), draws=decoding.top_k * decoding.draws)
+    return dataclasses.replace(
+        decoding.without("num_lengths", "length_window"), num_drafts=decoding.num_lengths * decoding.num_drafts
+    )
 
 
 def measure(

@@ -114,7 +114,7 @@ def measure(
     loader = make_loader(
         mixture,
         batching,
-        row_multiple=mesh.shape[DATA] * batching.parts,
+        row_multiple=mesh.shape[DATA] * batching.accumulation_steps,
         length_token=model.length_token,
         seed=config.seed,
     )

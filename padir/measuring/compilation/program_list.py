@@ -135,7 +135,7 @@ class _Programs:
         self.config, self.sharding, self.model = config, sharding, Transformer(config.model, ids)
         stored = jax.eval_shape(lambda: init_params(self.model, 0))
         self.params = self.place(jax.eval_shape(functools.partial(in_model_dtype, config.model), stored))
-        strategy = config.objective.decoded_with(config.model) or config.model.readout.strategy
+        strategy = config.objective.decoded_with(config.model) or config.model.geometry.strategy
         corruption = (getattr(config.objective, "corruption", None) or Uniform()).full()
         self.decoding = Decoding(strategy=strategy, canvas=corruption)
 
@@ -192,7 +192,7 @@ class _Programs:
 
     def _longest(self, shape: DecodeShape) -> int:
         """The width of a translation's canvas, which the readout decides."""
-        canvas = self.config.model.readout.room(shape.tokens)
+        canvas = self.config.model.geometry.room(shape.tokens)
         return round_up(shape.tokens if canvas is None else canvas, refine_batch.BUCKET)
 
     def _rows(self, shape: DecodeShape) -> tuple[int, int]:

@@ -138,10 +138,10 @@ class Constant:
     back; the result is then the tokens that this step wrote. With a schedule a sentence ends when no position is taken
     back.
 
-    The published implementation of the paper has other rules, which `anew` selects: `constant:anew=True` is its
-    constant rejecter, and `constant:anew=True,share=1.0,schedule=linear` its linear one. Three of its faults are not
-    repeated here: EOS is counted but never taken back, only the leftmost of equally doubtful tokens are taken back, and
-    a sentence that ends early holds no taken-back token.
+    The published implementation of the paper has other rules, which `rewrite_all` selects: `constant:rewrite_all=True`
+    is its constant rejecter, and `constant:rewrite_all=True,share=1.0,schedule=linear` its linear one. Three of its
+    faults are not repeated here: EOS is counted but never taken back, only the leftmost of equally doubtful tokens are
+    taken back, and a sentence that ends early holds no taken-back token.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.
@@ -149,10 +149,10 @@ class Constant:
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
       schedule: a name or shares, as in `MaskPredict`: the number of positions falls to 0 from the first step to the
         last. None takes back the same number in all steps.
-      anew: each pass writes all positions again, kept ones too, and judges them by its own confidence. EOS counts among
-        the positions of a share, whose number is rounded down; every step but the last takes back at least one, unless
-        `count` is 0. A sentence ends when a step changes no token; with a schedule, when the decoder predicts the
-        tokens that it was given, and none of them is noise.
+      rewrite_all: each pass writes all positions again, kept ones too, and judges them by its own confidence. EOS
+        counts among the positions of a share, whose number is rounded down; every step but the last takes back at least
+        one, unless `count` is 0. A sentence ends when a step changes no token; with a schedule, when the decoder
+        predicts the tokens that it was given, and none of them is noise.
       stutter: also take back a token that equals its left neighbour, whether or not that neighbour is taken back. The
         published implementation does so after the last step, too, and can then leave a mask or a random piece.
 
@@ -163,12 +163,12 @@ class Constant:
     count: checks.CountOrZero | None = None
     remask: Annotated[str, partial(checks.one_of, _REMASK)] = "start"
     schedule: Schedule | None = None
-    anew: bool = False
+    rewrite_all: bool = False
     stutter: bool = False
 
     @property
     def stop(self) -> Stop:
-        if self.anew:
+        if self.rewrite_all:
             return Fixpoint() if self.schedule is None else Agreed()
         # With a schedule fewer positions are taken back later, which may change further tokens.
         return Steady() if self.schedule is None else NothingOpen()
@@ -178,13 +178,15 @@ class Constant:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
         (open_BL, summed_BLV), free_BL, segment_BL = memory, canvas.free_BL, canvas.segment_BL
-        written = write(canvas, free_BL if self.anew else open_BL, *output.best())
-        counted_BL = free_BL | (canvas.tokens_BL == canvas.ids.eos) if self.anew else free_BL
-        count = share_of(self.share, counted_BL, segment_BL, up=not self.anew) if self.count is None else self.count
+        written = write(canvas, free_BL if self.rewrite_all else open_BL, *output.best())
+        counted_BL = free_BL | (canvas.tokens_BL == canvas.ids.eos) if self.rewrite_all else free_BL
+        count = (
+            share_of(self.share, counted_BL, segment_BL, up=not self.rewrite_all) if self.count is None else self.count
+        )
         if self.schedule is not None:
             most_BL = jnp.minimum(count, count_in_segment(counted_BL, segment_BL))
             count = still_hidden(self.schedule, most_BL, step + 1, num_steps)
-        if self.anew and self.count != 0:
+        if self.rewrite_all and self.count != 0:
             count = jnp.maximum(count, 1)
         open_BL = worst(written.score_BL, free_BL, segment_BL, count)
         if self.stutter:

@@ -88,8 +88,8 @@ def check_model(config: ModelConfig) -> None:
     """
     if config.causal:
         raise PadirError("an autoregressive model has no refinement to analyse: give a refinement model")
-    if not config.readout.sized_by_target:
-        raise PadirError("the model", "a refining model that writes no blanks", f"a {config.readout.name} model")
+    if not config.geometry.sized_by_target:
+        raise PadirError("the model", "a refining model that writes no blanks", f"a {config.geometry.name} model")
     if config.decontextualised:
         raise PadirError(
             "in a decontextualised decoder each position sees its own set of tokens, which a trace does not keep:"
@@ -137,7 +137,7 @@ def refined(
     Raises:
       PadirError: no sentence has text, the options do not fit the model, or the model is causal.
     """
-    decoding = decoding.without("top_k", "adjacent", "draws")
+    decoding = decoding.without("num_lengths", "length_window", "num_drafts")
     pipeline = translator.pipeline(decoding, trace=True)
     assert isinstance(pipeline, RefiningPipeline)
     tokens, _ = translator.loaded.source_tokens(test_set.sources, truncate=True)

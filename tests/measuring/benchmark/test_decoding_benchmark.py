@@ -33,7 +33,7 @@ def test_set():
 
 @pytest.fixture(scope="module")
 def rows(translators, test_set):
-    systems = benchmark.systems(translators, [Decoding(top_k=k) for k in (1, 2)])
+    systems = benchmark.systems(translators, [Decoding(num_lengths=k) for k in (1, 2)])
     measured = benchmark.measure(systems, benchmark.batches_of(test_set, 4, 8), repeats=2, clock=Clock())
     return [describe_row(row, test_set) | {"details": details} for row, details in measured]
 
@@ -46,7 +46,7 @@ def said(results):
 class TestSystem:
     def test_translates_as_the_translator_does_stage_by_stage_or_in_one(self, translators, test_set):
         (batch,) = benchmark.batches_of(test_set, 5, 5)
-        for system in benchmark.systems(translators, [Decoding(top_k=3)]):
+        for system in benchmark.systems(translators, [Decoding(num_lengths=3)]):
             whole = system.translator.translate(batch.texts, system.decoding)
             assert said(system(batch)) == said(whole)
             assert said([*system.timed_stages(batch)][-1][1]) == said(whole)
@@ -62,7 +62,7 @@ class TestSystem:
     def test_given_lengths_are_written_by_both_kinds(self):
         kinds = {"padir": TINY, "ar": dataclasses.replace(TINY, causal=True)}
         translators = [(name, benchmark.random_translator(config, 400)) for name, config in kinds.items()]
-        systems = benchmark.systems(translators, [Decoding(top_k=3)], given_lengths=True)
+        systems = benchmark.systems(translators, [Decoding(num_lengths=3)], given_lengths=True)
         (batch,) = benchmark.batches_of_numbers(benchmark.equal_lengths(9, 4), 4, translators[0][1].card.ids)
         for system in systems:
             results = system(batch)

@@ -81,7 +81,9 @@ def test_the_parts_of_a_batch_have_the_flops_of_the_whole():
     small = ModelConfig(width=64, heads=2, head_dim=32, mlp=128, encoder_layers=1, decoder_layers=1, max_length=32)
     traced = functools.partial(train_program, ids=Ids(500), devices=jax.devices(), source_row_length=32)
     one, four = (
-        matrix_flops(traced(TrainConfig(small, batching=Batching(rows=8, row_length=32, parts=parts))).trace().jaxpr)
+        matrix_flops(
+            traced(TrainConfig(small, batching=Batching(rows=8, row_length=32, accumulation_steps=parts))).trace().jaxpr
+        )
         for parts in (1, 4)
     )
     assert one < four < 1.02 * one

@@ -235,7 +235,7 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["schedule", "--set", "strategies=padir"], "strategies applies only to refinement, oracle"),
         (["oracle", "--num_steps", "2"], "num_steps applies only to attention, dependency, refinement"),
         (["dependency", "--set", "targets=2"], "targets applies only to oracle: leave it out of dependency"),
-        (["attention", "--draws", "5"], "draws applies only to refinement"),
+        (["attention", "--num_drafts", "5"], "num_drafts applies only to refinement"),
     ],
 )
 def test_bad_options_end_with_a_message(arguments, message, model_dir, corpus, capsys):

@@ -114,6 +114,6 @@ def test_refuses_what_it_cannot_measure(translator):
     with pytest.raises(PadirError, match="order must be one of random, confident, got 'last'"):
         measured("last")
     with pytest.raises(PadirError, match="a refining model that writes no blanks, got 'a CTC model'"):
-        measured(length_head="ctc")
+        measured(readout="ctc")
     with pytest.raises(PadirError, match="decontextualised"):
         measured(decontextualised=True)
