@@ -233,7 +233,9 @@ def _metadata(hint: Any) -> Iterator[Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value))
-    return int(value) if isinstance(value, np.integer) else value
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int | float) else value
 
 
 def words(hint: Any) -> str:

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     """Parse the gin configuration, in which options win, run the command and write its results as JSON."""
     _check_addresses(args)
+    _check_inputs(args)
     args.gin_file = [config_file(name) for name in (*getattr(args, "configs", ()), *args.gin_file)]
     values = {binding: getattr(args, option) for option, binding in getattr(args, "binds", {}).items()}
     options = [f"{name}={value!r}" for name, value in values.items() if value is not None]
@@ -93,6 +94,23 @@ def _check_results(args: argparse.Namespace) -> None:
             folder = Path(path).absolute().parent
             if (name != "output" or args.command == "translate") and not folder.exists():
                 tell(f"padir: {folder} does not exist, and will be made")
+
+
+def _check_inputs(args: argparse.Namespace) -> None:
+    """Refuse files of results that are files of the command's input, or of other results."""
+    results = ("output", "json", "html")
+    taken: dict[str | tuple[int, int], str] = {}
+    for name in sorted(vars(args), key=results.__contains__):  # inputs first
+        values = getattr(args, name)
+        for path in values if isinstance(values, list) else [values]:
+            if name == "texts" or not isinstance(path, str) or not (name in results or os.path.isfile(path)):
+                continue
+            first = taken.setdefault(os.path.realpath(path), name)
+            if os.path.isfile(path):
+                status = os.stat(path)
+                first = taken.setdefault((status.st_dev, status.st_ino), first)
+            if name in results and first != name:
+                raise PadirError(f"--{name} {path} would replace the file of --{first}: give another file")
 
 
 def _check_addresses(args: argparse.Namespace) -> None:

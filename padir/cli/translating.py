@@ -86,9 +86,6 @@ def _check_streams(args: argparse.Namespace) -> None:
         raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     if "" in (args.input, args.output):
         raise PadirError('--input and --output take the name of a file, got ""')
-    files = [path for path in (args.input, args.output) if path and os.path.isfile(path)]
-    if len(files) == 2 and os.path.samefile(*files):
-        raise PadirError(f"--output {args.output} would replace the file of --input: give another file")
     if args.template is not None and args.split:
         raise PadirError("--template is for a whole line", remedy="leave --split out")
     if args.align and (args.split or not (args.json or args.jsonl)):

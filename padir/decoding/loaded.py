@@ -182,7 +182,7 @@ class LoadedModel:
             if len(tokens) > limit:
                 if not truncate:
                     what = f"{name} {i + 1} has {len(tokens)} tokens, the model takes {limit}"
-                    raise PadirError(what, remedy="split it, or cut it with truncate=True")
+                    raise PadirError(what, remedy="split it, or cut it (truncate=True in Python)")
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from padir import checks
 from padir.decoding.alignment import links
 from padir.decoding.options import Decoding
 from padir.decoding.templates import Template
@@ -32,6 +33,7 @@ from padir.text.placing import UNSPACED, Placing
 from padir.text.spans import ENTITY, Edit, edited, find
 
 Terms = Mapping[str, str]
+_MOST_TERMS = 100_000  # of a text
 
 
 def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -61,6 +63,14 @@ def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Te
         raise PadirError("n_best lists candidates without the terms: leave n_best or the terms out")
     every = [terms] if isinstance(terms, Mapping) else [*terms]
     for each in every:
+        checks.within(0, _MOST_TERMS, terms=len(each))
+        folded: dict[str, str] = {}
+        for source in each:
+            if (
+                isinstance(source, str)
+                and (other := folded.setdefault(source.strip().casefold(), source)) is not source
+            ):
+                raise PadirError("terms", "source words that differ by more than their case", [other, source])
         for source, target in each.items():
             if not all(isinstance(side, str) and side.strip() for side in (source, target)):
                 raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
@@ -111,7 +121,7 @@ def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | Non
     return None
 
 
-@functools.lru_cache(100_000)  # a long list of terms is looked for in every text
+@functools.lru_cache(_MOST_TERMS)  # a long list of terms is looked for in every text
 def _pattern(words_of: str) -> re.Pattern[str]:
     """The words in any case; scripts without spaces have no ends of words."""
     word = re.escape(words_of.strip())

@@ -17,6 +17,21 @@ from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT: dict[Any, Any] = {"all": None, "attention": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
+ACTIVATIONS = (
+    "linear",
+    "relu",
+    "gelu",
+    "silu",
+    "swish",
+    "sigmoid",
+    "tanh",
+    "elu",
+    "selu",
+    "celu",
+    "relu6",
+    "leaky_relu",
+)
+ACTIVATIONS += ("softplus", "mish", "squareplus", "soft_sign", "log_sigmoid", "hard_sigmoid", "hard_silu", "hard_tanh")
 _MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 
@@ -29,8 +44,8 @@ class ModelConfig:
       heads, head_dim: H and K, number and width of the attention heads.
       mlp: F, hidden width of the MLP blocks.
       encoder_layers, decoder_layers: depths of the two stacks.
-      mlp_activations: names of functions in jax.nn, or "linear". One name makes a plain MLP, several make a gated MLP;
-        T5 1.1 has ("gelu", "linear").
+      mlp_activations: names of `ACTIVATIONS`, functions of jax.nn or "linear". One name makes a plain MLP, several make
+        a gated MLP; T5 1.1 has ("gelu", "linear").
       tied: use the token embedding, scaled by 1/sqrt(D), as the output projection.
       positional_attention: give each decoder layer the paper's positional attention.
       dropout_rate: share of activations dropped in training, in [0, 1); all positions drop the same features, as in
@@ -107,8 +122,7 @@ class ModelConfig:
             got = len(self.mlp_activations)
             raise PadirError(f"ModelConfig.mlp_activations must be 1 to {_MOST_ACTIVATIONS} names, got {got:,}")
         for activation in self.mlp_activations:
-            if activation != "linear" and not hasattr(jax.nn, activation):
-                raise PadirError("ModelConfig.mlp_activations", "names from jax.nn or 'linear'", activation)
+            checks.one_of(ACTIVATIONS, **{"ModelConfig.mlp_activations": activation})
         if self.causal and (self.decontextualised or self.rejecter):
             raise PadirError("causal=True excludes decontextualised=True and rejecter=True: unset one")
         if self.decontextualised and self.rejecter and self.rejecter_judges == "token":

@@ -1,7 +1,7 @@
 """A queue whose jobs one thread runs in batches of equal keys, with a fair share for each client.
 
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
-2. A client's jobs have successive turns, from the turn of the running batch on (start-time fair queueing). The thread
+2. A client's jobs have successive turns, from the turn of the newest batch on (start-time fair queueing). The thread
    takes the group with the lowest turn, and runs a batch of its lowest turns; meanwhile other jobs gather.
 3. A batch that has to compile a program says so (`Batcher.hand_over`). Another thread then runs batches of keys and
    sizes that have run before; others wait, so that one program is compiled at a time.
@@ -76,7 +76,7 @@ class Batcher:
         self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
         self._clients: dict[str, _Client] = {}  # clients with waiting jobs
         self._waiting = 0
-        self._turn = 0  # of the newest batch
+        self._turn = 0  # the highest one of the newest batch
         self._changed = threading.Condition()
         self._closed = False
         self._threads: list[threading.Thread] = []
@@ -108,8 +108,16 @@ class Batcher:
                 self.known.add((key, size))
                 if key in self._slow:
                     self._slow.remove(key)
+                    self._renew_turns()
                     self._changed.notify_all()
                     return
+
+    def _renew_turns(self) -> None:
+        """Gives jobs turns from now on: those that had to wait for a program have not saved up their turns."""
+        turns: dict[str, int] = {}
+        for job in sorted((job for group in self._groups.values() for job in group), key=_order):
+            turns[job.client] = turns.get(job.client, self._turn - 1) + 1
+            job.turn = self._clients[job.client].turn = turns[job.client]
 
     def hand_over(self) -> None:
         """Lets another thread run the batches of known keys, while the batch of this thread goes on."""
@@ -137,7 +145,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Refused(503, "the server is stopping: try another server, or try again later", retry_after=5)
-            mine = self._clients.get(client, _Client())
+            mine = self._clients.get(client, _Client(turn=self._turn - 1))
             if mine.waiting + len(jobs) > self._max_queue - self._waiting - len(jobs):
                 busy = f"{self._waiting} jobs wait, {mine.waiting} of this client: {len(jobs)} more exceed its share"
                 raise Refused(429, f"{busy}; try again later", retry_after=1)
@@ -145,7 +153,7 @@ class Batcher:
             for key, work in jobs:
                 self._clients[client] = mine
                 mine.waiting += 1
-                mine.turn = max(mine.turn, self._turn) + 1
+                mine.turn = max(mine.turn + 1, self._turn)
                 job = _Job(key, work, client, mine.turn, self._clock())
                 self._groups.setdefault(key, {})[job] = None
                 job.future.add_done_callback(lambda _, job=job: self._take_out(job))
@@ -190,7 +198,7 @@ class Batcher:
                     sizes = [size for size in self._sizes(key) if not self._slow or (key, size) in self.known]
                     most = max((size for size in sizes if len(group) > size // 2), default=sizes[0])
                     taken = sorted(group, key=_order)[:most]
-                    self._turn = max(self._turn, taken[0].turn)
+                    self._turn = max(self._turn, taken[-1].turn)
                     for job in taken:
                         self._remove(job)
                     # A job is left out if it was cancelled and its callback still waits for the lock.

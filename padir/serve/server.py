@@ -91,9 +91,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         raise PadirError("port", "in 0 .. 65535", port, "0 takes a free one")
     try:
         ((family, _, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         expected = "an address or a name of this machine"
-        raise PadirError("host", expected, host, f"{error.strerror}") from None
+        raise PadirError("host", expected, host, getattr(error, "strerror", "")) from None
     try:
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:

@@ -17,6 +17,7 @@ from padir.storage.files import RESTORE, path_inside, read_json
 MANIFEST = "manifest.json"
 M = TypeVar("M", bound="Manifest")
 _SEAL = "manifest_sha256"
+_MOST_BYTES = 2**22  # some 25,000 files
 
 
 def sha256(path: Path) -> str:
@@ -66,7 +67,7 @@ class Manifest:
         path = path_inside(folder, MANIFEST)
         if not os.path.isfile(path):
             raise PadirError(f"{folder} has no {MANIFEST}: it is incomplete, or no folder of padir")
-        contents = read_json(path, remedy=cls.REMEDY)
+        contents = read_json(path, _MOST_BYTES, remedy=cls.REMEDY)
         damaged = PadirError(f"{path} is damaged", remedy=cls.REMEDY)
         try:
             header = {name: contents[name] for name in cls.HEADER}

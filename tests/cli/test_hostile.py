@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.commands import refused
 from support.small_corpus import number_lines, small_tokenizer
 from support.tiny_model import random_model_dir, random_translator
 
@@ -270,3 +271,29 @@ def test_memory_of_a_million_lines_is_that_of_ten_thousand(model, tmp_path):
     few, many = (peak_mb(model, count, tmp_path) for count in (10_000, 1_000_000))
     print(f"{few} MB for 10,000 lines, {many} MB for 1,000,000")
     assert many < 1.2 * few
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        ("vocab --languages de-en --train a.tsv --size 290 --output a.tsv", "a.tsv"),
+        ("translate --input in.txt --json in.txt", "in.txt"),
+        ("translate --input in.txt --output ./in.txt", "in.txt"),
+        ("translate --mode refine --input in.txt --html link.txt", "in.txt"),
+        ("translate --terms a.tsv --output a.tsv Haus", "a.tsv"),
+        ("translate --gin_file g.gin --output g.gin Haus", "g.gin"),
+        ("score --model de_en_ar --input in.txt --target ref.txt --output ref.txt", "ref.txt"),
+        ("compare --languages de-en --target ref.txt in.txt a.tsv --json in.txt", "in.txt"),
+        ("translate --output new.txt --json new.txt Haus", None),
+        ("translate --mode refine --output new.txt --html ./new.txt Haus", None),
+    ],
+)
+def test_no_file_of_results_replaces_another_one(command, lost, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files = {"a.tsv": "Haus\thouse\n", "in.txt": "Haus\n", "ref.txt": "house\n", "g.gin": "Decoding.seed = 1\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link.txt").hardlink_to(tmp_path / "in.txt")
+    assert "would replace the file of --" in refused(capsys, *command.split())
+    assert {name: (tmp_path / name).read_text() for name in files} == files
+    assert not (tmp_path / "new.txt").exists()

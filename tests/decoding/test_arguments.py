@@ -1,6 +1,7 @@
 """Arguments of every public method of `Translator`, decoding options, and cards: wrong types and sizes are refused."""
 
 import dataclasses
+import fractions
 import inspect
 import json
 import math
@@ -16,6 +17,7 @@ from support.tiny_model import random_translator
 from padir.decoding.options import Decoding, default_decoding, option_table
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
+from padir.refinement import Threshold
 from padir.storage.files import write_text
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -186,3 +188,8 @@ def test_pyright_refuses_what_is_refused(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     found = {each["range"]["start"]["line"] for each in json.loads(done.stdout)["generalDiagnostics"]}
     assert found == {number for number, line in enumerate(TYPED.splitlines()) if line.endswith("# refused")}
+
+
+def test_a_number_of_any_kind_is_a_float():
+    assert Decoding(temperature=fractions.Fraction(1, 2)) == Decoding(temperature=0.5)
+    assert type(Threshold(tau=fractions.Fraction(1, 2)).tau) is float

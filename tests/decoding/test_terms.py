@@ -110,6 +110,10 @@ def test_a_file_of_terms(tmp_path):
 
 def test_what_cannot_be_held_is_refused(tokenizer):
     translator = random_translator(tokenizer)
+    with pytest.raises(PadirError, match="differ by more than their case"):
+        translator.translate(TEXTS, terms={"Eins": "one", "eins": "two"})
+    with pytest.raises(PadirError, match=r"terms must be in \[0, 100000\], got 100001"):
+        translator.translate(TEXTS, terms={str(n): "x" for n in range(100_001)})
     with pytest.raises(PadirError, match="terms must be words on both sides"):
         translator.translate(TEXTS, terms={"eins": ""})
     with pytest.raises(PadirError, match="terms must be words of one line"):

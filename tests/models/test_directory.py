@@ -159,7 +159,7 @@ class TestModelDirectory:
             (("config", "max_fertility"), 10**9, r"max_fertility must be in \[0, 1000\]"),
             (("config", "mlp_activations"), ["relu"] * 9, "mlp_activations must be 1 to 8 names, got 9"),
             (("config", "mlp_activations"), [], "mlp_activations must be 1 to 8 names"),
-            (("config", "mlp_activations"), ["one_hot"], "the sizes of the model contradict each other"),
+            (("config", "mlp_activations"), ["one_hot"], "mlp_activations must be one of linear, relu"),
             (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be a tuple"),
             (("config", "dropout_rate"), float("nan"), "dropout_rate must be in"),
             (("config", "tied"), False, "got no such array"),

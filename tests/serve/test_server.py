@@ -254,6 +254,7 @@ class TestCommand:
             (["--num_drafts", "9"], "num_drafts must be at most 8, the limit of requests, got 9"),
             (["--beam", "2"], "--beam applies only to the mode causal, got 'refine'"),
             (["--host", "256.0.0.1"], "host must be an address or a name of this machine, got '256.0.0.1'"),
+            (["--host", ".."], "host must be an address or a name of this machine, got '..'"),
             (["--port", "65536"], "port must be in 0 .. 65535, got 65536"),
             (["--port", "-1"], "port must be in 0 .. 65535, got -1"),
         ],
