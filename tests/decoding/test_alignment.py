@@ -82,7 +82,7 @@ def test_the_command_writes_links(tmp_path, capsys):
 def test_a_text_that_is_too_long_is_cut_only_on_request(tokenizer):
     translator, long = random_translator(tokenizer, max_length=20), "eins " * 40
     for pair, message in (([long], ["one"]), "text 1 has "), ((["eins"], ["one " * 40]), "target 1 has "):
-        with pytest.raises(PadirError, match=message + "[0-9]* tokens, the model takes 19: .* truncate=True"):
+        with pytest.raises(PadirError, match=message + "[0-9]* tokens, the model takes 19: .* .truncate=True"):
             translator.align(*pair)
         assert len(translator.align(*pair, truncate=True)) == 1
     (result,) = translator.translate([long], align=True, truncate=True)
