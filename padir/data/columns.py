@@ -54,7 +54,7 @@ def csv_text(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
         try:
             for row in reader:
                 meter.begin()
-                if row:  # a blank line
+                if row and (reader.line_num > 1 or row[0].lower() != "sep="):  # no blank line, nor Excel's first one
                     yield reader.line_num, list(map(one_line, row))
         except csv.Error as error:
             remedy = "check its quotes"

@@ -111,7 +111,7 @@ class RefiningPipeline:
         if given is not None:
             lengths = [[length] for length in given]
         else:
-            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.num_lengths, decoding.length_window))
+            length_BK = on_host(top_lengths(batch.encoded.length, decoding.num_lengths, decoding.length_window))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
         longest = self.loaded.card.config.max_length
         if not (templates := batch.source.templates):
@@ -160,7 +160,7 @@ class RefiningPipeline:
         results: list[list[int]] = [[] for _ in tokens]
         for some in sorted_batches(range(len(tokens)), self.decoding.batch_size, lambda i: len(tokens[i])):
             batch = SourceBatch([""] * len(some), [tokens[i] for i in some])
-            length_BK, _ = on_host(top_lengths(self.encode(batch).encoded.length, k))
+            length_BK = on_host(top_lengths(self.encode(batch).encoded.length, k))
             for i, length_K in zip(some, length_BK.tolist(), strict=False):
                 results[i] = length_K
         return results

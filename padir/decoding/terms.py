@@ -66,10 +66,7 @@ def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Te
         checks.within(0, _MOST_TERMS, terms=len(each))
         folded: dict[str, str] = {}
         for source in each:
-            if (
-                isinstance(source, str)
-                and (other := folded.setdefault(source.strip().casefold(), source)) is not source
-            ):
+            if isinstance(source, str) and (other := folded.setdefault(source.strip().lower(), source)) is not source:
                 raise PadirError("terms", "source words that differ by more than their case", [other, source])
         for source, target in each.items():
             if not all(isinstance(side, str) and side.strip() for side in (source, target)):

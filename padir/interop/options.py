@@ -21,12 +21,8 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     if config.length_head == "oracle":
         what = "the model's length head is 'oracle', which predicts no length"
         raise PadirError(what, remedy="export a model with another length head")
-    if decoding.prefix_beam > 1:
-        remedy = "take prefix_beam=1, because exported programs read one sentence out of a canvas"
-        raise PadirError("prefix_beam", "1 for an export", decoding.prefix_beam, remedy)
-    excluded = ("shortlist", decoding.shortlist), ("n_best", decoding.n_best), ("placeholders", decoding.placeholders)
-    for name, wrong in excluded:
-        if wrong:
+    for name in ("shortlist", "n_best", "placeholders", "prefix_beam"):
+        if getattr(decoding, name) != getattr(Decoding, name):
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     if not isinstance(decoding.rule, OwnScore | CausalScore):
         what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"

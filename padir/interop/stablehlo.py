@@ -23,7 +23,7 @@ from padir.decoding.translation import packed_without_repeats
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.options import exportable
-from padir.models.length import log_probs, top_lengths
+from padir.models.length import top_lengths
 from padir.models.params import in_model_dtype
 from padir.models.products import for_any_machine
 from padir.models.transformer import Transformer
@@ -43,11 +43,11 @@ def jax_programs(
 ) -> dict[str, bytes]:
     """Serialises a refining model as two programs, for any number of sentences B and of drafts N of each sentence.
 
-        encode(params, source_BS) -> length_BM, log_prob_BM, memory
+        encode(params, source_BS) -> length_BM, memory
         refine(params, memory, length_BN, draw_BN, num_steps, seed) -> target_BNL, count_BN, score_BN, passes_BN
 
     source_BS holds the rows of `LoadedModel.source_tokens`, padded with 0. length_BM holds the lengths to try, most
-    likely first, and log_prob_BM their log-probabilities; the caller takes N of them. draw_BN numbers drafts of equal
+    likely first; the caller takes N of them. draw_BN numbers drafts of equal
     length. target_BNL holds the ids of each target, and count_BN their number. score_BN is highest for the draft that
     `Translator` chooses, except that it prefers drafts without broken characters. Integers are int32.
 
@@ -69,7 +69,7 @@ def jax_programs(
     >>> encode, refine = (jax.export.deserialize(bytearray(program)).call for program in programs.values())
     >>> rows, _ = translator.loaded.source_tokens(["Wo ist der Bahnhof?"], truncate=False)
     >>> source_BS = translator.loaded.padded(rows, 1, [16])
-    >>> length_BM, _, memory = encode(translator.params, source_BS)
+    >>> length_BM, memory = encode(translator.params, source_BS)
     >>> draw_B1, four, seed = jnp.array([[0]]), jnp.array(4), jnp.array(0)
     >>> target_BNL, count_BN, *_ = refine(translator.params, memory, length_BM[:, :1], draw_B1, four, seed)
     >>> translator.tokenizer.decode(target_BNL[0, 0, : count_BN[0, 0]].tolist())
@@ -109,11 +109,8 @@ def _encode(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Any:
 
     def encode(params, source_BS):
         encoded, cross_kv = refine_batch.encode(loaded.model, params, source_BS)
-        length_BM, log_prob_BM = top_lengths(encoded.length, known, decoding.length_window)
-        length_BM = jnp.clip(length_BM, SHORTEST, target_length)
-        if (all_BM := log_probs(encoded.length)) is not None:
-            log_prob_BM = jnp.take_along_axis(all_BM, length_BM - 1, axis=1)  # of the length that is tried
-        return length_BM, log_prob_BM, (cross_kv, encoded.segment_BS, source_BS)
+        length_BM = top_lengths(encoded.length, known, decoding.length_window)
+        return jnp.clip(length_BM, SHORTEST, target_length), (cross_kv, encoded.segment_BS, source_BS)
 
     return jax.jit(encode)
 

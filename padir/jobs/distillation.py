@@ -40,7 +40,7 @@ from padir.data.prepared import (
     load_tokenizer,
     read_lengths,
 )
-from padir.data.records import LOST, SplitWriter, read_flat
+from padir.data.records import LOST, SplitWriter, read_flat, readable
 from padir.data.sources import PathLike
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import RULES
@@ -313,7 +313,8 @@ class RecordSources:
     def __init__(self, data_dir: Path, manifest: PreparedManifest):
         self._folder = data_dir
         paths = [str(data_dir / shard) for shard in manifest.splits[SPLIT].shards]
-        self._records: Any = grain.sources.ArrayRecordDataSource(paths)
+        with readable(data_dir):
+            self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
         self._length_N2 = length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
         # Longest sources come first: memory runs out at once or never, and the estimated time is rather too long.

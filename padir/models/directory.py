@@ -117,10 +117,10 @@ def read_card(
     """Reads model.json and vocab.model of a model directory or a checkpoint; the arguments are as in `load_model`."""
     card = card_of(folder / "model.json", corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", card.ids.num_sentinels, card.ids.num_placeholders)
-    if tokenizer.ids.vocab_size != card.ids.vocab_size:
-        needed, got = card.ids.vocab_size, tokenizer.ids.vocab_size
-        remedy = "it is not the vocabulary that the model was trained with"
-        raise PadirError(f"{folder / 'vocab.model'} must give {needed} ids, got {got}", remedy=remedy)
+    for name in ("vocab_size", "first_regular"):
+        if (got := getattr(tokenizer.ids, name)) != (needed := getattr(card.ids, name)):
+            remedy = "it is not the vocabulary that the model was trained with"
+            raise PadirError(f"{folder / 'vocab.model'} must have the {name} {needed}, got {got}", remedy=remedy)
     return card, tokenizer
 
 

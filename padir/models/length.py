@@ -121,41 +121,28 @@ def make_length_head(config: Any) -> nn.Module:
     return LENGTH_HEADS[config.length_head or ("token" if config.predicts_length else "oracle")](config)
 
 
-@jax.jit
-def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
-    """Log-probabilities of the lengths 1 .. M of each row's first segment; None if the head is no classifier."""
-    return None if output.logits_BGM is None else jax.nn.log_softmax(output.logits_BGM[:, 0])
-
-
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def top_lengths(
-    output: LengthOutput, k: int, length_window: bool = False
-) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
-    """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
+def top_lengths(output: LengthOutput, k: int, length_window: bool = False) -> Int[Array, "B K"]:
+    """The k most likely lengths of each row's first segment, best first.
 
     With `length_window`, the lengths are neighbours: first the most likely length, then each time the likelier of the
     two neighbours of the lengths so far. Without `length_window`, the k most likely lengths often include implausible
     ones, because a classifier that is sure of one length spreads the rest of its probability over all others. For a
-    head that predicts one number, the lengths are the k nearest whole numbers, with log-probabilities of 0. The
+    head that predicts one number, the lengths are the k nearest whole numbers. The
     published implementation can also try the lengths l - 1, l and l + 1 for each l of the k most likely ones; this
     function cannot.
 
     Raises:
       PadirError: the head predicts nothing, or has fewer than k classes.
 
-    >>> length_BK, log_prob_BK = top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2)
-    >>> length_BK.tolist()
+    >>> top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2).tolist()
     [[3, 2]]
     """
     if output.logits_BGM is not None:
         log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
         if k > log_prob_BM.shape[-1]:
             raise PadirError("num_lengths", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
-        if not length_window:
-            score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
-            return index_BK + 1, score_BK
-        index_BK = _outwards(log_prob_BM)[:, :k]
-        return index_BK + 1, jnp.take_along_axis(log_prob_BM, index_BK, axis=1)
+        return 1 + (_outwards(log_prob_BM)[:, :k] if length_window else jax.lax.top_k(log_prob_BM, k)[1])
     if output.mean_BG is None:
         raise PadirError("the model's length head is 'oracle': give the target lengths")
     rounded_B1 = jnp.rint(output.mean_BG[:, :1])
@@ -163,8 +150,7 @@ def top_lengths(
     near_BK = jnp.where(near_BK < 1, jnp.inf, jnp.abs(near_BK - output.mean_BG[:, :1]))
     # The rounded number comes first, also where it is below 1.
     order_BK = jnp.argsort(near_BK.at[:, k].set(-1.0), axis=1, stable=True)[:, :k]
-    length_BK = (rounded_B1 + order_BK - k).astype(jnp.int32)
-    return length_BK, jnp.zeros(length_BK.shape, jnp.float32)
+    return (rounded_B1 + order_BK - k).astype(jnp.int32)
 
 
 def _outwards(log_prob_BM: Float[Array, "B M"]) -> Int[Array, "B M"]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from padir.text.spans import Edit, characters, edited, find
@@ -75,12 +75,16 @@ class Normalised(NamedTuple):
         return self.before + translation + self.after
 
 
-def normalised(text: str, kinds: Sequence[str] = (), count_pieces: Callable[[str], int] = len) -> Normalised:
+def normalised(
+    text: str,
+    kinds: Sequence[str] = (),
+    count_pieces: Callable[[Sequence[str]], Iterable[int]] = lambda words: map(len, words),
+) -> Normalised:
     """Takes a sentence apart, in time that is linear in its length.
 
     Args:
       kinds: kinds and patterns of spans that stay as they are (`padir.text.spans`).
-      count_pieces: the number of pieces of a word in the model's vocabulary (`Tokenizer.normalised`). By default, words
+      count_pieces: the numbers of pieces of words in the model's vocabulary (`Tokenizer.normalised`). By default, words
         in capitals are read in lower case.
 
     >>> normalised("- **Wo ist der Bahnhof?**")
@@ -173,14 +177,16 @@ def _in_capitals(text: str) -> bool:
     return long and all(letter.isupper() for letter in text if letter.isalpha())
 
 
-def _recased(text: str, count_pieces: Callable[[str], int]) -> str:
+def _recased(text: str, count_pieces: Callable[[Sequence[str]], Iterable[int]]) -> str:
     """A text in capitals with each word in the case that gives the fewest pieces; the first word stays capitalised."""
-
-    def word(match: re.Match[str]) -> str:
-        capitalised = match[0][0] + match[0][1:].lower()
-        cases = (match[0].lower(), capitalised, match[0])
-        return min(cases if match.start() != first else cases[1:], key=count_pieces)
-
+    cases = {word: (word.lower(), word[0] + word[1:].lower(), word) for word in _WORD.findall(text)}
+    every = [each for own in cases.values() for each in own]
+    pieces = dict(zip(every, count_pieces(every), strict=True))
     found = _WORD.search(text)
     first = -1 if found is None else found.start()
+
+    def word(match: re.Match[str]) -> str:
+        own = cases[match[0]]
+        return min(own if match.start() != first else own[1:], key=pieces.__getitem__)
+
     return _WORD.sub(word, text)

@@ -161,7 +161,7 @@ class Tokenizer:
 
     def normalised(self, text: str, kinds: Sequence[str] = ()) -> Normalised:
         """The plain form of a sentence (`padir.text.normalise`), with capitals as this vocabulary has them."""
-        return normalised(text, kinds, lambda word: len(self.encode(word)))
+        return normalised(text, kinds, lambda words: map(len, self.encode_batch(words)))
 
     def encode(self, text: str) -> list[int]:
         """Converts a text to token ids without EOS. `</s>` and `<extra_id_0>` in the text are plain characters.

@@ -343,3 +343,10 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     except PadirError:
         return
     assert pairs and not any("\n" in text for pair in pairs for text in pair)
+
+
+def test_the_first_line_that_excel_writes_is_no_pair(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("sep=;\nde;en\nDas Haus ist alt.;The house is old.\n")
+    pairs = ParallelText("excel", "de", "en", train=path).pairs("train")
+    assert list(pairs) == [("Das Haus ist alt.", "The house is old.")]

@@ -101,7 +101,7 @@ def test_it_writes_the_librarys_tokens(minimal, models, batch, num_steps):
     model, library, params = models
     bound = library.bind({"params": params})
     encoded = bound.encode(batch.source_BS, batch.source_segment_BS)
-    length_B = jnp.maximum(top_lengths(encoded.length, 1)[0][:, 0], 2)
+    length_B = jnp.maximum(top_lengths(encoded.length, 1)[:, 0], 2)
     canvas = draft(keys(len(LENGTHS)), length_B, model.config.max_length, Uniform(), IDS)
     (drafted_BL,) = minimal.refine(jax.random.key(0), params, model, batch.source_BS, num_steps=1)
     np.testing.assert_array_equal(drafted_BL > minimal.EOS, canvas.free_BL)

@@ -30,7 +30,7 @@ def translated(translator, decoding, texts):
     made = jax_programs(translator, decoding, **SIZES, platforms=["cpu"])
     encode, refine = (jax.export.deserialize(bytearray(made[name])).call for name in ("encode", "refine"))
     source_BS = np.asarray(pad_rows(loaded.source_tokens(texts, False)[0], 16), np.int32)
-    length_BM, _, memory = encode(loaded.params, source_BS)
+    length_BM, memory = encode(loaded.params, source_BS)
     length_BN = length_BM[:, : decoding.num_lengths]
     numbers = jnp.array(decoding.num_steps), jnp.array(decoding.seed)
     drafts = refine(loaded.params, memory, length_BN, jnp.zeros_like(length_BN), *numbers)

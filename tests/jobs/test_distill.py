@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers
-from support.tiny_model import TINY, random_model_dir
+from support.tiny_model import TINY, prepared_numbers, random_model_dir
 
 from padir import PadirError, Translation, Translator
 from padir.data import Batching, LengthLimits, load_manifest, read_text
 from padir.data.loader import make_loader
 from padir.data.prepare import prepare
 from padir.decoding.options import Decoding, resolve
-from padir.jobs.distillation import CHUNK_BATCHES, Teacher, distill, to_json
+from padir.jobs.distillation import CHUNK_BATCHES, RecordSources, Teacher, distill, to_json
 from padir.refinement import MaskPredict, Mixed, Padir, Rejecter
 from padir.storage.folders import Chunks, folder_lock
 from padir.text.tokenizer import train
@@ -359,3 +359,11 @@ def test_a_damaged_chunk_is_named(tmp_path):
     (tmp_path / "chunks" / "a.json").write_text("[1,")
     with pytest.raises(PadirError, match="a.json is damaged: remove it, and run the same command again"):
         chunks.once("a", lambda: [3])
+
+
+def test_records_of_a_stranger_that_are_no_records(tmp_path):
+    data = prepared_numbers(tmp_path)
+    manifest = load_manifest(data)
+    (data / manifest.splits["train"].shards[0]).write_bytes(b"x" * 99)
+    with pytest.raises(PadirError, match="the records of .* are damaged"):
+        RecordSources(data, manifest)

@@ -302,7 +302,7 @@ class TestModelDirectory:
         card["ids"]["vocab_size"] -= 1
         (model_dir / "model.json").write_text(json.dumps(card))
         write_manifest(model_dir)
-        with pytest.raises(PadirError, match="must give 400 ids, got 401"):
+        with pytest.raises(PadirError, match="must have the vocab_size 400, got 401"):
             load_model(model_dir)
 
 

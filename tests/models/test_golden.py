@@ -75,7 +75,7 @@ def test_forward_pass_and_lengths(positional, tied):
     np.testing.assert_allclose(encoded.memory_BSD[:, 1:][real_BS], FORWARD["encoded"][real_BS], atol=1e-4)
     np.testing.assert_allclose(encoded.memory_BSD[:, 0], FORWARD["length_embeddings"], atol=1e-4)
     np.testing.assert_allclose(encoded.length.logits_BGM[:, 0], FORWARD["length_logits"], atol=1e-4)
-    np.testing.assert_array_equal(top_lengths(encoded.length, 3)[0], FORWARD["predicted_lengths_top3"])
+    np.testing.assert_array_equal(top_lengths(encoded.length, 3), FORWARD["predicted_lengths_top3"])
 
     tokens_BL = FORWARD["decoder_input_tokens"]
     present_BL = tokens_BL > 0

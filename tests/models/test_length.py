@@ -10,7 +10,7 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.decoding.batches import candidates
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.models.length import LengthOutput, TokenLength, log_probs, make_length_head, top_lengths
+from padir.models.length import LengthOutput, TokenLength, make_length_head, top_lengths
 from padir.training.batch import length_correct, length_loss
 
 
@@ -24,16 +24,14 @@ def test_the_published_lengths_are_tried(k):
     """Each once: the shorter of equally likely ones first, and 2 in place of 1."""
     for seed in range(20):
         logits_M = np.random.RandomState(seed).randint(0, 4, 9).astype(np.float32)
-        length_BK, _ = top_lengths(LengthOutput(jnp.asarray(logits_M)[None, None]), k)
+        length_BK = top_lengths(LengthOutput(jnp.asarray(logits_M)[None, None]), k)
         ours = [each.length for each in candidates(length_BK[0].tolist(), num_drafts=1, max_length=9)]
         assert ours == list(dict.fromkeys(tried_lengths(logits_M, k).tolist()))
 
 
 def test_top_lengths_count_from_one_and_come_best_first():
     logits_BGM = jnp.log(jnp.array([[[0.1, 0.2, 0.6, 0.1]]]))
-    length_BK, score_BK = top_lengths(LengthOutput(logits_BGM=logits_BGM), 2)
-    assert length_BK.tolist() == [[3, 2]]
-    np.testing.assert_allclose(jnp.exp(score_BK), [[0.6, 0.2]], rtol=1e-5)
+    assert top_lengths(LengthOutput(logits_BGM=logits_BGM), 2).tolist() == [[3, 2]]
 
 
 @pytest.mark.parametrize(
@@ -46,16 +44,14 @@ def test_top_lengths_count_from_one_and_come_best_first():
 )
 def test_adjacent_lengths_grow_from_the_most_likely_one(shares, expected):
     log_prob_BGM = jnp.log(jnp.array([[shares], [list(reversed(shares))]], jnp.float32))
-    length_BK, score_BK = top_lengths(LengthOutput(logits_BGM=log_prob_BGM), 5, True)
+    length_BK = top_lengths(LengthOutput(logits_BGM=log_prob_BGM), 5, True)
     assert length_BK[0].tolist() == expected
     assert sorted(length_BK[1].tolist()) == list(range(min(length_BK[1].tolist()), max(length_BK[1].tolist()) + 1))
-    found = [shares[length - 1] / sum(shares) for length in expected]
-    np.testing.assert_allclose(jnp.exp(score_BK[0]), found, rtol=1e-5)
 
 
 def test_adjacent_lengths_are_those_of_a_growing_window():
     log_prob_BM = jax.random.normal(jax.random.key(0), (200, 11))
-    length_BK, _ = top_lengths(LengthOutput(logits_BGM=log_prob_BM[:, None]), 6, True)
+    length_BK = top_lengths(LengthOutput(logits_BGM=log_prob_BM[:, None]), 6, True)
     for row, found in zip(np.pad(log_prob_BM, ((0, 0), (1, 1)), constant_values=-np.inf), length_BK, strict=True):
         low = high = int(row.argmax())  # the padded index is the length
         expected = [low]
@@ -67,7 +63,7 @@ def test_adjacent_lengths_are_those_of_a_growing_window():
 
 
 def test_a_single_number_is_rounded():
-    length_BK, _ = top_lengths(LengthOutput(mean_BG=jnp.array([[6.6], [2.2]])), 1)
+    length_BK = top_lengths(LengthOutput(mean_BG=jnp.array([[6.6], [2.2]])), 1)
     assert length_BK.tolist() == [[7], [2]]
 
 
@@ -77,8 +73,8 @@ def test_a_class_of_two_lengths_is_shared_by_both():
     params = {"length_embed": {"embedding": jnp.eye(3)}}
     memory_BSD, ones_BS = jnp.log(jnp.array([[[1.0, 3.0, 2.0]]])), jnp.ones((1, 1), int)
     output = head.apply({"params": params}, memory_BSD, ones_BS > 0, ones_BS, 1)
-    np.testing.assert_allclose(jnp.exp(log_probs(output)), np.array([[1, 1, 3, 3, 2]]) / 10, rtol=1e-5)
-    assert top_lengths(output, 3)[0].tolist() == [[3, 4, 5]]
+    np.testing.assert_allclose(jax.nn.softmax(output.logits_BGM[:, 0]), np.array([[1, 1, 3, 3, 2]]) / 10, rtol=1e-5)
+    assert top_lengths(output, 3).tolist() == [[3, 4, 5]]
     for length, share in ((3, 0.3), (4, 0.3), (5, 0.2)):
         assert length_loss(output, jnp.array([[length]])) == pytest.approx(-np.log(share), rel=1e-5)
     assert [float(length_correct(output, jnp.array([[length]]))) for length in range(6)] == [0, 0, 0, 1, 1, 0]
@@ -99,8 +95,7 @@ def test_a_model_of_halved_lengths():
 def test_the_lengths_of_a_head_of_one_number_are_the_nearest(mean, nearest):
     """The rounded number comes first; others are at least 1."""
     for k in (1, 2, 5):
-        length_BK, score_BK = top_lengths(LengthOutput(mean_BG=jnp.array([[mean]])), k)
-        assert length_BK.tolist() == [nearest[:k]] and not score_BK.any()
+        assert top_lengths(LengthOutput(mean_BG=jnp.array([[mean]])), k).tolist() == [nearest[:k]]
 
 
 @pytest.mark.parametrize(

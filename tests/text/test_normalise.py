@@ -76,8 +76,15 @@ def test_what_a_model_reads(text, read):
 
 def test_words_in_capitals_get_the_case_that_the_vocabulary_knows():
     known = {"Hund", "NATO", "der", "und", "sagt"}
-    read = normalised("DER HUND UND DIE NATO", count_pieces=lambda word: 1 if word in known else len(word))
-    assert read.text == "DER Hund und die NATO".replace("DER", "Der")
+    asked = []
+
+    def count_pieces(words):
+        asked.append(words)
+        return [1 if word in known else len(word) for word in words]
+
+    read = normalised("DER HUND UND DIE NATO UND DER HUND", count_pieces=count_pieces)
+    assert len(asked) == 1 and len(asked[0]) == 3 * 5  # one call, for the cases of each word once
+    assert read.text.removesuffix(" und der Hund") == "DER Hund und die NATO".replace("DER", "Der")
 
 
 def test_a_translation_gets_back_what_stood_around_its_source():

@@ -215,7 +215,7 @@ class RefinementModel(BaseTransformerModel):
         most = min(batch["decoder_target_tokens"].shape[1], module.config.max_length)
         source_BS = batch["encoder_input_tokens"]
         encoded, cross_kv = encode(module, params, source_BS)
-        length_BK, _ = top_lengths(encoded.length, decoding.num_lengths, decoding.length_window)
+        length_BK = top_lengths(encoded.length, decoding.num_lengths, decoding.length_window)
         length_BN, draw_BN = candidate_rows(length_BK, decoding.num_drafts, most)
         drafts = refine_drafts(
             module,
