@@ -368,7 +368,10 @@ class TestWrongNames:
             (f"M11 = 1\nModelConfig.width = ({'1,' * 15_000})\n", "^padir.ModelConfig stands for more than 10,000"),
             ("include 'a.gin'\n", "a.gin includes itself, or more than 100 files"),
             ("include 'b.gin'\n" * 9, "a.gin includes itself, or more than 100 files"),
-            (f"X = {'[' * 5_000 + ']' * 5_000}\n", "a.gin is nested too deeply"),
+            (
+                f"X = {'[' * 5_000 + ']' * 5_000}\n",
+                "a.gin is nested too deeply|a.gin cannot be read",
+            ),  # the latter by Python 3.12
             (f"X = {'[' * 120 + ']' * 120}\n", "^X stands for more than 100 levels"),
             (f"{'a/' * 15_000}Padir.top_k = 1\n", "stands for more than 100 levels"),
             (f"Decoding.strategy = @{'a/' * 15_000}Padir()\n", "stands for more than 100 levels"),
