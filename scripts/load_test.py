@@ -66,6 +66,8 @@ WORST: dict[str, dict[str, Any]] = {
     "64 short": {"text": [PLAIN] * 64},
     "64 long": {"text": [LONG] * 64},
     "64 nested": {"text": ["<b>" * 45 + LONG + "</b>" * 45] * 64, "placeholders": EVERY},
+    "capitals": {"text": ("A.B" * 3_000)[:8_192]},
+    "64 of 16 passes": {"text": [LONG[:110]] * 64, "mode": "refine", "num_steps": 16, "num_lengths": 8},
     "64 of numbers": {"text": ["1 " * 90] * 64, "placeholders": EVERY},
 }
 
