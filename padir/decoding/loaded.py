@@ -143,7 +143,7 @@ class LoadedModel:
         return [self.tokenizer.normalised(text, kinds) for text in texts]
 
     def read(self, texts: Sequence[str]) -> list[Normalised]:
-        """As `normalised`, but a text without letters is read, too, and not left out."""
+        """Texts in the form of `normalised`, where a text without letters stays a text."""
         pairs = zip(texts, self.normalised(texts), strict=True)
         return [read if read.text else Normalised(composed(text)) for text, read in pairs]
 

@@ -390,7 +390,7 @@ def _check_rerank(decoding: Decoding, config: ModelConfig) -> None:
     if isinstance(rerank, str) and rerank not in RULES:
         _ = decoding.rule  # raises if there is no such model
     named = rerank if isinstance(rerank, str) else ""
-    reads = not named.startswith("mbr") if named else False
+    reads = named not in ("", "mbr", "mbr_bleu")
     if decoding.length_normalization != Decoding.length_normalization and not reads:
         what = "length_normalization applies only to the rerank rules own, causal, a model"
         raise PadirError(what, got=rerank, remedy="leave one of them out" if named else "set it in the rule itself")

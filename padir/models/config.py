@@ -17,7 +17,7 @@ from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT: dict[Any, Any] = {"all": None, "attention": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
-ACTIVATIONS = (
+ACTIVATIONS = (  # functions of jax.nn, and "linear"
     "linear",
     "relu",
     "gelu",
@@ -30,8 +30,15 @@ ACTIVATIONS = (
     "celu",
     "relu6",
     "leaky_relu",
+    "softplus",
+    "mish",
+    "squareplus",
+    "soft_sign",
+    "log_sigmoid",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_tanh",
 )
-ACTIVATIONS += ("softplus", "mish", "squareplus", "soft_sign", "log_sigmoid", "hard_sigmoid", "hard_silu", "hard_tanh")
 _MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 

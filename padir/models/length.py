@@ -128,9 +128,8 @@ def top_lengths(output: LengthOutput, k: int, length_window: bool = False) -> In
     With `length_window`, the lengths are neighbours: first the most likely length, then each time the likelier of the
     two neighbours of the lengths so far. Without `length_window`, the k most likely lengths often include implausible
     ones, because a classifier that is sure of one length spreads the rest of its probability over all others. For a
-    head that predicts one number, the lengths are the k nearest whole numbers. The
-    published implementation can also try the lengths l - 1, l and l + 1 for each l of the k most likely ones; this
-    function cannot.
+    head that predicts one number, the lengths are the k nearest whole numbers. The published implementation can also
+    try the lengths l - 1, l and l + 1 for each l of the k most likely ones; this function cannot.
 
     Raises:
       PadirError: the head predicts nothing, or has fewer than k classes.

@@ -19,7 +19,7 @@ class Batch:
     """Rows of one or more sentence pairs, as the loader packs them; segment ids begin at 1, and 0 marks padding.
 
     Attributes:
-      part, accumulation_steps: row r of this part is row r * parts + part of the batch (`padir.training.step`).
+      part, accumulation_steps: row r of this part is row r * accumulation_steps + part of the batch.
     """
 
     source_BS: Int[Array, "B S"]

@@ -1,10 +1,12 @@
 """Rules of choice on hypotheses whose scores a person can add up."""
 
 import pytest
+from support.tiny_model import random_model_dir, random_translator
 
+from padir import Decoding
 from padir.decoding.rerank import RULES, CausalScore, Hypothesis, MinimumBayesRisk, OwnScore, Rerank, Rescore, rule_of
 
-# The short one has the better mean, the long one the more probable length.
+# The short one has the better mean.
 SHORT = Hypothesis("a b", log_prob=-2.0, tokens=2)
 LONG = Hypothesis("a b c d", log_prob=-4.4, tokens=4)
 
@@ -75,3 +77,10 @@ class TestMinimumBayesRisk:
             rows = [[Hypothesis(text, 0.0, 1) for text in each] for each in (texts, others)]
             utility, _ = MinimumBayesRisk("bleu")(["", ""], rows, target_language="en")
             assert 50 < utility[0] < min(utility[1:])
+
+
+def test_a_model_may_be_called_like_a_rule(tokenizer, tmp_path, monkeypatch):
+    random_model_dir(tmp_path / "made", causal=True).rename(tmp_path / "mbr_like")
+    monkeypatch.chdir(tmp_path)
+    options = Decoding(rerank="mbr_like", num_lengths=2, length_normalization=0.5)
+    assert random_translator(tokenizer).resolved(options).rule.length_normalization == 0.5
