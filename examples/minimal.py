@@ -204,7 +204,7 @@ def write(config: Config, canvas_BL, logits_BLV):
 
     Returns the canvas of the next pass, the canvas if this pass is the last, and whether the next would change nothing.
     A word that equals its left neighbour (stutter) is the usual fault of words that are predicted independently. It is
-    taken back, so that the next pass predicts it again.
+    remasked, so that the next pass predicts it again.
     """
     best_BL = FIRST_WORD + logits_BLV[..., FIRST_WORD : config.length_id].argmax(-1)
     last_BL = jnp.where(canvas_BL > EOS, best_BL, canvas_BL)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from padir.decoding.program_cache import compile_cache
     from padir.decoding.shortlist import Shortlist
     from padir.decoding.translation import Translation
-    from padir.decoding.translator import Translator
     from padir.distributed.sharding import Sharding
     from padir.errors import PadirError
+    from padir.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,7 +39,7 @@ _MODULES = {
     "Sharding": "distributed.sharding",
     "Shortlist": "decoding.shortlist",
     "Translation": "decoding.translation",
-    "Translator": "decoding.translator",
+    "Translator": "translator",
     "compile_cache": "decoding.program_cache",
 }
 

@@ -293,7 +293,8 @@ def from_json(hint: Any, value: Any, name: str = "") -> Any:
     Raises:
       TypeError: a field is missing, unknown, or of another type.
     """
-    of_dataclass, of_dict = dataclasses.is_dataclass(hint), typing.get_origin(hint) is dict
+    of_dataclass = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    of_dict = typing.get_origin(hint) is dict
     if (of_dataclass or of_dict) and not isinstance(value, dict):
         raise TypeError(f"{name or hint} must be a JSON object, got {shown(value)}")
     if of_dataclass:

@@ -36,8 +36,9 @@ from padir.refinement.transitions import FromStrategy, Glat, SampledUnroll, Smar
 from padir.training.averaging import Averaging
 from padir.training.causal import Causal, Sum
 from padir.training.config import Intervals, TrainConfig
+from padir.training.not_finite import NotFinite
 from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Adam, Cosine, NotFinite
+from padir.training.optimizer import Adafactor, Adam, Cosine
 from padir.training.start_from import StartFrom
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
@@ -110,6 +111,18 @@ def bound(item: Callable[..., Any]) -> set[str]:
     return {name for name in inspect.signature(item).parameters if _bound(item, name) is not _UNBOUND}
 
 
+def layers(item: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values that gin binds to parameters of a configurable: those of files, and those of the command line."""
+    with contextlib.suppress(PadirError):  # the layers may exclude each other; the later one wins
+        configured(item)()  # so that the operative configuration has the values
+    given = {_names(name)[-1] for name in _overrides}
+    files, line = {}, {}
+    for name in sorted(bound(item)):
+        layer = line if f"{_name(item)}.{name}" in given else files
+        layer[name] = argument(item, name)
+    return files, line
+
+
 def _bound(item: Callable[..., Any], parameter: str) -> Any:
     """Value that a parameter is bound to, or `_UNBOUND`."""
     try:
@@ -153,7 +166,8 @@ def _bind_defaults(item: Callable[..., Any]) -> None:
     Values of its own that such a default has (the peak of Adafactor's learning rate) are bound, too, unless they are.
     """
     for name, parameter in inspect.signature(item).parameters.items():
-        value, made = _bound(item, name), type(parameter.default)
+        value = _bound(item, name)
+        made = type(parameter.default)
         if value is _UNBOUND and made in CONFIGURABLES:
             value = ConfigurableReference(_name(made), evaluate=True)
             own = {key: each for key, each in vars(parameter.default).items() if each != getattr(made(), key)}
@@ -245,7 +259,8 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
     Every import statement, however it is spelled and whichever file includes it, reaches `ParseContext.process_import`.
     gin's other readers of files look a path up as a package, and looking up `a/b/c.gin` imports the package `a`.
     """
-    process_import, readers = gin.config.ParseContext.process_import, list(gin.config._FILE_READERS)
+    process_import = gin.config.ParseContext.process_import
+    readers = list(gin.config._FILE_READERS)
 
     def checked(self: gin.config.ParseContext, statement: ImportStatement) -> None:
         trusted = (*allowed, "padir", "__gin__") if allowed else ()

@@ -36,7 +36,7 @@ def ways_of(name: str) -> Iterator[dict[str, Any]]:
     yield {}
     yield dict(mode="refine")
     yield dict(mode="causal", beam=1)
-    for strategy in (*STRATEGIES, "padir:remask=start", "threshold:tau=0.5", "constant:rewrite_all=True"):
+    for strategy in (*STRATEGIES, "padir:remask=start", "threshold:tau=0.5", "rewrite_all"):
         yield dict(mode="refine", strategy=strategy, num_steps=4, trace=True)
     yield dict(mode="refine", canvas="mask", strategy="mask_predict", num_steps=3)
     for number in (1, 2, 10):
@@ -78,7 +78,7 @@ def row(translator: Translator, lines: Sequence[str], options: dict[str, Any]) -
             "score": each.score,
             "passes": each.passes,
             "length": each.length,
-            "candidates": each.candidates,
+            "candidates": [(other.text, other.score, other.length) for other in each.candidates],
             "alignment": each.alignment,
             "trace": None if each.trace is None else [" ".join(pieces) for pieces, _ in each.trace],
         }

@@ -10,7 +10,7 @@ padir() { .venv/bin/python -m padir "$@"; }
 
 make_environment
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"  # large pages for large arrays, where Linux grants them
-paper=(--model padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin --strategy mask_predict)
+paper=(--model padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin --mode refine causal --strategy mask_predict)
 peers=()
 .venv/bin/python -c 'import ctranslate2' 2> /dev/null && peers=(--ctranslate2 int8)
 
@@ -30,7 +30,7 @@ for shape in padir_6_6 padir_6_2 padir_9_1 padir_12_1 ar_6_6 ar_6_2 ar_12_1; do
 done
 mkdir -p runs
 .venv/bin/python scripts/numbers_shortlist.py runs/numbers.shortlist.npz
-common=(--strategy mask_predict --num_steps 2 4 --set tokens=30 --beam 1 --precision float32 int8 "${peers[@]}" --set sentences=32)
+common=(--mode refine causal --strategy mask_predict --num_steps 2 4 --set tokens=30 --beam 1 --precision float32 int8 "${peers[@]}" --set sentences=32)
 padir benchmark --model "${shapes[@]}" "${common[@]}" --batch_size 1 --set repeats=3 --output results/speed_shapes_batch_1
 padir benchmark --model "${shapes[@]}" "${common[@]}" --batch_size 32 --set repeats=5 --output results/speed_shapes_batch_32
 padir benchmark --model "${shapes[@]}" "${common[@]}" --batch_size 32 --set repeats=5 \

@@ -27,8 +27,8 @@ for length in ${TOKENS-30 100}; do
         sentences=$((size < 64 ? 64 : size)) repeats=10
         [[ -z "${DRY_RUN:-}" ]] || sentences=$size repeats=1
         # Four passes of padir with 1 and 5 hypotheses, against greedy and beam search.
-        "$python" -m padir benchmark --model "${models[@]}" --strategy mask_predict --precision bfloat16 --num_lengths 1 5 \
-            --beam 1 5 --batch_size "$size" --output "$output/speed_gpu_${length}_tokens_batch_$size" \
+        "$python" -m padir benchmark --model "${models[@]}" --mode refine causal --strategy mask_predict --precision bfloat16 \
+            --num_lengths 1 5 --beam 1 5 --batch_size "$size" --output "$output/speed_gpu_${length}_tokens_batch_$size" \
             --set vocab_size="$vocabulary" tokens="$length" sentences="$sentences" repeats="$repeats"
     done
 done

@@ -23,9 +23,9 @@ RUNTIME = "onnxruntime-web@1.30.0"
 def build(folder: Path, model: str = "de_en") -> None:
     """Writes the page and all that it loads; `model` also names a folder."""
     translator = Translator.load(model)
-    decoding = translator.refining
-    if not translator.card.config.geometry.sized_by_target:
-        decoding = decoding.changed(prefix_beam=1)  # one sentence of a CTC model's canvas
+    decoding = translator.decoding
+    if translator.card.config.readout == "ctc":
+        decoding = decoding.changed(prefix_beam=1)  # one sentence of a canvas
     export_onnx(translator, folder, decoding)
     settings = settings_of(Engine(translator, decoding), Path(model).name)
     (folder / "index.html").write_text(page(settings | {"local": True}))

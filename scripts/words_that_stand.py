@@ -29,8 +29,8 @@ import xml.etree.ElementTree
 from typing import Any
 
 from padir import Translator
+from padir.constrained.terms import missing
 from padir.decoding.alignment import links
-from padir.decoding.terms import missing
 from padir.metrics.scores import bleu, chrf
 from padir.text.placing import units
 from padir.text.spans import edited

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import gin.config as gin_config
 import pytest
+from support.commands import refused, run
+from support.refusals import refuses
 
-from padir import Decoding, PadirError, config
-from padir.cli import main
+from padir import Decoding, config
 from padir.data.plan import Batching
 from padir.models.config import ModelConfig
 from padir.refinement import STRATEGIES, FromStrategy, Mask, MaskPredict, Padir, Threshold, Uniform
@@ -26,12 +27,21 @@ def write(folder, text, name="some.gin"):
     return str(folder / name)
 
 
+def bind(bindings):
+    """Parses the bindings of the lines of a text."""
+    config.parse([], bindings.split())
+
+
+def built(item, **settings):
+    return config.configured(item)(**settings)
+
+
 class TestOrder:
     def test_a_later_file_wins_and_an_override_wins_over_both(self, tmp_path):
         first = write(tmp_path, "ModelConfig.width = 8\nModelConfig.heads = 2\nModelConfig.mlp = 9\n", "first.gin")
         second = write(tmp_path, "ModelConfig.width = 16\nModelConfig.heads = 4\n", "second.gin")
         config.parse([first, second], ["ModelConfig.width=32"])
-        made = config.configured(ModelConfig)()
+        made = built(ModelConfig)
         assert (made.width, made.heads, made.mlp) == (32, 4, 9)
         assert made.head_dim == ModelConfig().head_dim
 
@@ -39,121 +49,110 @@ class TestOrder:
         write(tmp_path, "ModelConfig.width = 8\n", "base.gin")
         outer = write(tmp_path, 'include "base.gin"\nModelConfig.mlp = 9\n')
         config.parse([outer])
-        assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
+        assert built(ModelConfig) == ModelConfig(width=8, mlp=9)
 
     def test_parsing_again_forgets(self):
-        config.parse([], ["ModelConfig.width=8"])
-        config.parse([], ["ModelConfig.mlp=9"])
-        assert config.configured(ModelConfig)() == ModelConfig(mlp=9)
+        bind("ModelConfig.width=8")
+        bind("ModelConfig.mlp=9")
+        assert built(ModelConfig) == ModelConfig(mlp=9)
 
     def test_clear_forgets(self):
-        config.parse([], ["ModelConfig.width=8"])
+        bind("ModelConfig.width=8")
         config.clear()
-        assert config.configured(ModelConfig)() == ModelConfig()
+        assert built(ModelConfig) == ModelConfig()
 
     def test_operative_says_what_was_used(self):
-        config.parse([], ["ModelConfig.width=8"])
-        config.configured(ModelConfig)()
+        bind("ModelConfig.width=8")
+        built(ModelConfig)
         assert "ModelConfig.width = 8" in config.operative()
 
     def test_a_binding_that_nothing_uses_is_refused(self):
-        config.parse([], ["ModelConfig.width=8", "Mask.rate=0.5"])
-        config.configured(ModelConfig)()
-        with pytest.raises(PadirError, match="Mask.rate has no effect, because nothing here uses Mask"):
-            config.operative()
-        config.configured(Mask)()
+        bind("ModelConfig.width=8 Mask.rate=0.5")
+        built(ModelConfig)
+        refuses(config.operative, "Mask.rate has no effect, because nothing here uses Mask")
+        built(Mask)
         config.check_overrides()
 
     @pytest.mark.parametrize("name", ["SEED", "other/ModelConfig.width", "other/train.seed"])
     def test_a_binding_that_nothing_refers_to(self, name):
-        config.parse([], ["MODEL_DIR=run", f"{name}=8"])
-        config.configured(TrainConfig)()
+        bind(f"MODEL_DIR=run {name}=8")
+        built(TrainConfig)
         assert config.macro("MODEL_DIR") == "run"
-        with pytest.raises(PadirError, match=f"^{name} has no effect"):
-            config.check_overrides()
+        refuses(config.check_overrides, f"{name} has no effect")
 
     def test_macros_and_scopes_that_are_used(self):
-        config.parse([], ["SEED=8", "train.seed=%SEED", "train.optimizer=@fast/Adam()", "fast/Cosine.peak=0.5"])
-        made = config.configured(TrainConfig)()
+        bind("SEED=8 train.seed=%SEED train.optimizer=@fast/Adam() fast/Cosine.peak=0.5")
+        made = built(TrainConfig)
         assert (made.seed, made.optimizer) == (8, Adam(Cosine(peak=0.5)))
         config.check_overrides()
 
-    def test_an_unbound_argument_is_made_of_the_configuration(self, tmp_path):
-        bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "Decoding.num_lengths=3"]
-        config.parse([], bindings)
-        objective = config.argument(TrainConfig, "objective")
-        assert objective == Objective(Uniform(0.5), length_weight=2.0)
-        assert config.configured(Decoding)().num_lengths == 3
-        assert config.configured(Decoding)(num_lengths=7).num_lengths == 7
+    def test_an_unbound_argument_is_made_of_the_configuration(self):
+        bindings = "Uniform.rate=0.5 Objective.length_weight=2.0 Decoding.num_lengths=3"
+        bind(bindings)
+        assert config.argument(TrainConfig, "objective") == Objective(Uniform(0.5), length_weight=2.0)
+        assert built(Decoding).num_lengths == 3 and built(Decoding, num_lengths=7).num_lengths == 7
         config.check_overrides()
-        config.parse([], [*bindings, "train.objective=@Causal()"])
+        bind(f"{bindings} train.objective=@Causal()")
         assert config.argument(TrainConfig, "objective") == Causal()
 
 
 class TestInstances:
     def test_equal_those_that_are_built_directly(self):
-        config.parse([], ["Objective.corruption=@Mask()", "Mask.rate=0.5", "Objective.transition=@FromStrategy()"])
-        made = config.configured(Objective)()
+        bind("Objective.corruption=@Mask() Mask.rate=0.5 Objective.transition=@FromStrategy()")
+        made = built(Objective)
         assert made == Objective(corruption=Mask(0.5), transition=FromStrategy(Padir()))
         # jit keys on both, and the model card on the class.
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
     @pytest.mark.usefixtures("unchecked")
     def test_what_saves_memory(self):
-        config.parse([], ["ModelConfig.remat='attention'"])
+        bind("ModelConfig.remat='attention'")
         assert config.argument(TrainConfig, "model") == ModelConfig(remat="attention")
         config.check_overrides()
         for value in ("True", "'layers'", "1.5"):
-            with pytest.raises(PadirError, match="remat must be"):
-                config.parse([], [f"ModelConfig.remat={value}"])
-                config.argument(TrainConfig, "model")
+            bind(f"ModelConfig.remat={value}")
+            refuses(config.argument, "remat must be", TrainConfig, "model")
 
     @pytest.mark.parametrize(("binding", "expected"), [("@Padir()", Padir("start")), ("@MaskPredict()", MaskPredict())])
     def test_strategies(self, binding, expected):
-        config.parse([], [f"Decoding.strategy={binding}", "Padir.remask=start"])
-        made = config.configured(Decoding)()
+        bind(f"Decoding.strategy={binding} Padir.remask=start")
+        made = built(Decoding)
         assert made == Decoding(strategy=expected) and type(made.strategy) is type(expected)
 
     def test_an_instance_gets_its_own_bindings(self):
-        config.parse([], ["Decoding.strategy=@Threshold()", "Threshold.tau=0.75"])
-        assert config.configured(Decoding)() == Decoding(strategy=Threshold(0.75))
+        bind("Decoding.strategy=@Threshold() Threshold.tau=0.75")
+        assert built(Decoding) == Decoding(strategy=Threshold(0.75))
 
     def test_nested(self):
-        bindings = ["Decoding.num_lengths=5", "Decoding.length_window=True"]
-        config.parse([], [*bindings, "Decoding.canvas=@Uniform()", "Adam.learning_rate=@Cosine()", "Cosine.peak=2e-3"])
-        assert config.configured(Decoding)() == Decoding(num_lengths=5, length_window=True, canvas=Uniform())
-        assert config.configured(Adam)() == Adam(learning_rate=Cosine(peak=2e-3))
+        bind("Decoding.num_lengths=5 Decoding.canvas=@Uniform() Adam.learning_rate=@Cosine() Cosine.peak=2e-3")
+        assert built(Decoding) == Decoding(num_lengths=5, canvas=Uniform())
+        assert built(Adam) == Adam(learning_rate=Cosine(peak=2e-3))
 
-    @pytest.mark.parametrize(("bindings", "peak"), [([], 1e-3), (["Cosine.peak=0.5"], 0.5)])
-    def test_defaults_of_a_bound_class_are_made_of_the_configuration(self, bindings, peak):
-        config.parse([], ["train.optimizer=@Adam()", *bindings])
-        assert config.configured(TrainConfig)().optimizer == Adam(learning_rate=Cosine(peak=peak))
+    @pytest.mark.parametrize(("binding", "peak"), [("", 1e-3), ("Cosine.peak=0.5", 0.5)])
+    def test_defaults_of_a_bound_class_are_made_of_the_configuration(self, binding, peak):
+        bind(f"train.optimizer=@Adam() {binding}")
+        assert built(TrainConfig).optimizer == Adam(learning_rate=Cosine(peak=peak))
         assert config.argument(TrainConfig, "optimizer") == Adam(learning_rate=Cosine(peak=peak))
 
     def test_a_default_keeps_its_own_values(self):
-        config.parse([], ["Cosine.warmup_steps=7"])
-        assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=1e-2, warmup_steps=7))
+        bind("Cosine.warmup_steps=7")
+        assert built(TrainConfig).optimizer == Adafactor(Cosine(peak=1e-2, warmup_steps=7))
 
     def test_the_printed_configuration_can_be_changed(self, tmp_path):
         config.parse()
-        config.configured(TrainConfig)()
-        (tmp_path / "config.gin").write_text(config.operative())
-        config.parse([str(tmp_path / "config.gin")], ["Cosine.peak=0.5"])
-        assert config.configured(TrainConfig)().optimizer == Adafactor(Cosine(peak=0.5))
+        built(TrainConfig)
+        config.parse([write(tmp_path, config.operative())], ["Cosine.peak=0.5"])
+        assert built(TrainConfig).optimizer == Adafactor(Cosine(peak=0.5))
 
     def test_a_class_within_itself_is_refused(self):
-        with pytest.raises(PadirError, match=r"in a circle \(padir.Sum, padir.Sum\)"):
-            config.parse([], ["train.objective=@Sum()", "Sum.refining=@Sum()"])
-        config.parse([], ["train.objective=@s/Sum()", "s/Sum.refining=@Sum()"])  # a circle by its scope alone
-        with pytest.raises(PadirError, match="in a circle"):
-            config.configured(TrainConfig)()
-        with pytest.raises(PadirError, match="in a circle"):
-            config.argument(TrainConfig, "objective")
+        refuses(bind, "in a circle (padir.Sum, padir.Sum)", "train.objective=@Sum() Sum.refining=@Sum()")
+        bind("train.objective=@s/Sum() s/Sum.refining=@Sum()")  # a circle by its scope alone
+        refuses(built, "in a circle", TrainConfig)
+        refuses(config.argument, "in a circle", TrainConfig, "objective")
 
     def test_a_wrong_value_is_refused_by_its_class(self):
-        config.parse([], ["ModelConfig.width=0"])
-        with pytest.raises(PadirError, match="width must be at least 1, got 0"):
-            config.configured(ModelConfig)()
+        bind("ModelConfig.width=0")
+        refuses(built, "width must be at least 1, got 0", ModelConfig)
 
 
 class TestClassesOfOnesOwn:
@@ -171,21 +170,20 @@ class TestClassesOfOnesOwn:
 
     def test_are_made_and_configured(self, mine):
         config.parse([mine], ["Decoding.num_steps=7"], allow_imports=["my_strategies"])
-        made = config.configured(Decoding)()
+        made = built(Decoding)
         assert type(made.strategy).__name__ == "Mine" and made.strategy.patience == 3 and made.num_steps == 7
         assert "my_strategies.Mine.patience = 3" in config.operative()  # and the binding of num_steps counts as used
 
     def test_the_command_line_allows_their_module(self, mine, monkeypatch, capsys):
         monkeypatch.setattr("padir.cli.translating.run_translate", lambda args: print(config.configured(Decoding)()))
-        assert main(["translate", "--gin_file", mine]) == 2
-        assert "add --allow_imports" in capsys.readouterr().err
-        assert main(["translate", "--gin_file", mine, "--allow_imports", "my_strategies"]) == 0
-        assert "Mine(remask='previous', " in capsys.readouterr().out
+        assert "add --allow_imports" in refused(capsys, f"translate --gin_file {mine}")
+        status, out, _ = run(capsys, f"translate --gin_file {mine} --allow_imports my_strategies")
+        assert status == 0 and "Mine(remask='previous', " in out
 
     def test_a_name_that_is_not_imported_is_told(self, tmp_path):
         file = write(tmp_path, "from __gin__ import dynamic_registration\nDecoding.num_steps = 7\n")
-        with pytest.raises(PadirError, match=r"'Decoding' was not provided by an import statement.*line 2"):
-            config.parse([file], allow_imports=["my_strategies"])
+        words = "'Decoding' was not provided by an import statement ... line 2"
+        refuses(config.parse, words, [file], allow_imports=["my_strategies"])
 
 
 class TestImports:
@@ -220,24 +218,21 @@ class TestImports:
     def test_are_refused_in_files_and_bindings(self, tmp_path, text, allowed):
         if allowed and "harmful" not in text:
             return  # with a module of the user's own a file is a program, which may use padir's modules
-        with pytest.raises(PadirError, match=r"` runs code.*add --allow_imports \w+.*some\.gin") as error:
-            config.parse([write(tmp_path, text)], allow_imports=allowed)
-        assert "\n" not in str(error.value)
-        write(tmp_path, text, "inner.gin")
-        with pytest.raises(PadirError, match="runs code, which a gin file may not"):
-            config.parse([write(tmp_path, f'include "{tmp_path}/inner.gin"\n')], allow_imports=allowed)
-        with pytest.raises(PadirError, match="runs code, which a gin file may not"):
-            config.parse([], [f"SIZE=1\n{text}"], allow_imports=allowed)
+        file = write(tmp_path, text)
+        words = "` runs code ... add --allow_imports ... some.gin"
+        refuses(config.parse, words, [file], allow_imports=allowed)
+        outer = write(tmp_path, f'include "{file}"\n', "outer.gin")
+        for files, bindings in (([outer], []), ([], [f"SIZE=1\n{text}"])):
+            refuses(config.parse, "runs code, which a gin file may not", files, bindings, allow_imports=allowed)
 
     def test_a_path_that_looks_like_a_package_imports_nothing(self, tmp_path):
         (tmp_path / "apart").mkdir()  # an included file is found beside the one that includes it
-        with pytest.raises(PadirError, match="a gin file is missing"):
-            config.parse([write(tmp_path / "apart", 'include "harmful/inner/x.gin"\n')])
+        file = write(tmp_path / "apart", 'include "harmful/inner/x.gin"\n')
+        refuses(config.parse, "a gin file is missing", [file])
 
     def test_gin_is_left_as_it_was(self, tmp_path):
         before = gin_config.ParseContext.process_import, list(gin_config._FILE_READERS)
-        with pytest.raises(PadirError):
-            config.parse([write(tmp_path, "import harmful")])
+        refuses(config.parse, "harmful", [write(tmp_path, "import harmful")])
         assert (gin_config.ParseContext.process_import, gin_config._FILE_READERS) == before
 
 
@@ -271,7 +266,7 @@ class TestValues:
 
     def test_a_macro_reaches_where_it_is_used(self, tmp_path):
         config.parse([write(tmp_path, "SIZE = 8\nModelConfig.width = %SIZE\n")], ["SIZE=24"])
-        assert config.configured(ModelConfig)().width == 24
+        assert built(ModelConfig).width == 24
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -286,14 +281,13 @@ class TestWrongTypes:
             (ModelConfig, "ModelConfig.mlp_activations='relu'", "mlp_activations must be a tuple"),
             (Decoding, "Decoding.num_lengths='x'", "num_lengths must be a whole number"),
             (Uniform, "Uniform.rate='x'", "rate must be a number, got 'x'"),
-            (Decoding, "Decoding.strategy=3", "Strategy.*got 3: give an instance .in gin @Name"),
-            (TrainConfig, "Objective.corruption=mask", "Corruption, got 'mask': give an instance .in gin @Name"),
+            (Decoding, "Decoding.strategy=3", "Strategy ... got 3: give an instance (in gin @Name"),
+            (TrainConfig, "Objective.corruption=mask", "Corruption, got 'mask': give an instance (in gin @Name"),
         ],
     )
     def test_are_told(self, item, binding, message):
-        config.parse([], [binding])
-        with pytest.raises(PadirError, match=message):
-            config.configured(item)()
+        bind(binding)
+        refuses(built, message, item)
 
     @pytest.mark.parametrize(
         ("item", "binding"),
@@ -305,37 +299,34 @@ class TestWrongTypes:
         ],
     )
     def test_what_fits_passes(self, item, binding):
-        config.parse([], ["SIZE=8", binding])
-        config.configured(item)()
+        bind(f"SIZE=8 {binding}")
+        built(item)
 
 
 class TestWrongNames:
     @pytest.mark.parametrize(
         ("binding", "message"),
         [
-            ("ModelConfg.width=3", r"ModelConfg.*did you mean 'ModelConfig'\?"),
-            ("ModelConfig.widht=3", r"widht.*did you mean 'width'\?"),
-            ("train.num_step=3", r"num_step.*did you mean 'num_steps'\?"),
-            ("Objective.corruption=@Uniforn()", r"Uniforn.*did you mean 'Uniform'\?"),
-            ("xyzzy.width=3", "xyzzy.*known are .*ModelConfig"),
+            ("ModelConfg.width=3", "ModelConfg ... did you mean 'ModelConfig'?"),
+            ("ModelConfig.widht=3", "widht ... did you mean 'width'?"),
+            ("train.num_step=3", "num_step ... did you mean 'num_steps'?"),
+            ("Objective.corruption=@Uniforn()", "Uniforn ... did you mean 'Uniform'?"),
+            ("xyzzy.width=3", "xyzzy ... known are ... ModelConfig"),
             ("train.evaluate_fn=None", "evaluate_fn"),
             ("Decoding.num_beams=3", "here it is called 'beam'"),
             ("Decoding.max_new_tokens=3", "ModelConfig.max_length limits"),
             ("ModelConfig.width", "lacks a value: write --gin.name.parameter=value"),
-            ("ModelConfig.width=(3", "."),
+            ("ModelConfig.width=(3", ""),
             ("ModelConfig.width=%SIZE", "%SIZE is used, but nothing sets SIZE: add --gin.SIZE=VALUE"),
             ("ModelConfig.width=%gin.REQUIRED", "ModelConfig.width set to `%gin.REQUIRED` but not"),
         ],
     )
     def test_are_answered_in_one_line(self, binding, message):
-        with pytest.raises(PadirError, match=message) as error:
-            config.parse([], [binding])
-        assert "\n" not in str(error.value)
+        refuses(bind, message, binding)
 
     def test_macros_in_a_circle_are_refused(self):
-        for bindings in (["ModelConfig.width=%A", "A=%B", "B=%A"], ["A=(1, %A)"]):
-            with pytest.raises(PadirError, match=r"bindings of gin refer to each other in a circle \(A, "):
-                config.parse([], bindings)
+        for bindings in ("ModelConfig.width=%A A=%B B=%A", "A=(1,%A)"):
+            refuses(bind, "bindings of gin refer to each other in a circle (A,", bindings)
 
     @pytest.mark.parametrize(
         ("line", "name", "module"),
@@ -347,15 +338,13 @@ class TestWrongNames:
     )
     def test_a_module_in_front_is_refused_with_the_bare_name(self, tmp_path, line, name, module):
         for files, bindings in (([], [line.replace(" = ", "=")]), ([write(tmp_path, line + "\n")], [])):
-            with pytest.raises(PadirError, match=f"write {name}, without {module} in front"):
-                config.parse(files, bindings)
+            refuses(config.parse, f"write {name}, without {module} in front", files, bindings)
 
     def test_an_included_file_is_not_quoted(self, tmp_path):
         (tmp_path / "secret").write_text("pass:word\n")
-        (tmp_path / "a.gin").write_text(f"include '{tmp_path}/secret'\n")
-        with pytest.raises(PadirError, match="a.gin cannot be read as gin configuration, line 1") as error:
-            config.parse([str(tmp_path / "a.gin")])
-        assert "pass:word" not in str(error.value)
+        file = write(tmp_path, f"include '{tmp_path}/secret'\n", "a.gin")
+        error = refuses(config.parse, "a.gin cannot be read as gin configuration, line 1", [file])
+        assert "pass:word" not in str(error)
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -365,14 +354,14 @@ class TestWrongNames:
                 "stands for more than 10,000",
             ),
             (f"X = ({'1, ' * 10**6})\n", "must be at most 32,768 bytes"),
-            (f"M11 = 1\nModelConfig.width = ({'1,' * 15_000})\n", "^padir.ModelConfig stands for more than 10,000"),
+            (f"M11 = 1\nModelConfig.width = ({'1,' * 15_000})\n", "padir.ModelConfig stands for more than 10,000"),
             ("include 'a.gin'\n", "a.gin includes itself, or more than 100 files"),
             ("include 'b.gin'\n" * 9, "a.gin includes itself, or more than 100 files"),
             (
                 f"X = {'[' * 5_000 + ']' * 5_000}\n",
-                "a.gin is nested too deeply|a.gin cannot be read",
-            ),  # the latter by Python 3.12
-            (f"X = {'[' * 120 + ']' * 120}\n", "^X stands for more than 100 levels"),
+                "a.gin ",
+            ),  # is nested too deeply, or, with Python 3.12, cannot be read
+            (f"X = {'[' * 120 + ']' * 120}\n", "X stands for more than 100 levels"),
             (f"{'a/' * 15_000}Padir.top_k = 1\n", "stands for more than 100 levels"),
             (f"Decoding.strategy = @{'a/' * 15_000}Padir()\n", "stands for more than 100 levels"),
             (f"ModelConfig.width = {'9' * 30_000}\n", "a.gin cannot be read"),
@@ -385,10 +374,9 @@ class TestWrongNames:
         (tmp_path / "b.gin").write_text("include 'c.gin'\n" * 9)
         (tmp_path / "c.gin").write_text("include 'd.gin'\n" * 9)
         (tmp_path / "d.gin").write_text("X = 1\n")
-        (tmp_path / "a.gin").write_text(text + "Decoding.num_lengths = %M11\n")
-        with pytest.raises(PadirError, match=message) as error:
-            config.parse([str(tmp_path / "a.gin")])
-        assert "\n" not in str(error.value) and len(str(error.value)) < 2_500
+        file = write(tmp_path, text + "Decoding.num_lengths = %M11\n", "a.gin")
+        error = refuses(config.parse, message, [file])
+        assert len(str(error)) < 2_500
 
     @pytest.mark.parametrize("step", [1, -1])
     def test_a_long_chain_of_macros_is_no_circle(self, tmp_path, step):
@@ -397,30 +385,26 @@ class TestWrongNames:
             return write(tmp_path, "".join([*lines, "M0 = 8\n", f"ModelConfig.width = %M{length - 1}\n"]))
 
         config.parse([chain(99)])
-        assert config.configured(ModelConfig)().width == 8
-        with pytest.raises(PadirError, match="M100 stands for more than 100 levels") as error:
-            config.parse([chain(800)])
-        assert "circle" not in str(error.value)
+        assert built(ModelConfig).width == 8
+        error = refuses(config.parse, "M100 stands for more than 100 levels", [chain(800)])
+        assert "circle" not in str(error)
 
     def test_a_wrong_value_behind_macros_is_one_line(self):
-        config.parse([], ["Decoding.strategy=%A", "A=%B", "B=@Padir()", "Padir.temperature=-1.0"])
-        with pytest.raises(PadirError, match="Padir.temperature") as error:
-            config.configured(Decoding)()
-        assert "\n" not in str(error.value) and error.value.got == -1
+        bind("Decoding.strategy=%A A=%B B=@Padir() Padir.temperature=-1.0")
+        error = refuses(built, "Padir.temperature", Decoding)
+        assert error.got == -1
 
     def test_marks_and_line_ends_of_other_systems(self, tmp_path):
         (tmp_path / "a.gin").write_bytes(b"\xef\xbb\xbfModelConfig.width = 8\r\nModelConfig.mlp = 9\r\n")
         config.parse([str(tmp_path / "a.gin")])
-        assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
+        assert built(ModelConfig) == ModelConfig(width=8, mlp=9)
 
     def test_in_a_file_the_line_is_told(self, tmp_path):
         file = write(tmp_path, "ModelConfig.width = 8\nModelConfig.headz = 2\n")
-        with pytest.raises(PadirError, match=r"headz.*some\.gin.*line 2.*did you mean 'heads'\?"):
-            config.parse([file])
+        refuses(config.parse, "headz ... some.gin ... line 2 ... did you mean 'heads'?", [file])
 
     def test_a_missing_file(self):
-        with pytest.raises(PadirError, match=r"a gin file is missing: .*no_such\.gin"):
-            config.parse(["no_such.gin"])
+        refuses(config.parse, "a gin file is missing: ... no_such.gin", ["no_such.gin"])
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=str)
@@ -428,7 +412,7 @@ def test_a_shipped_configuration_parses_and_makes_its_objects(path, monkeypatch)
     monkeypatch.chdir(REPOSITORY)
     config.parse([str(path)])  # a name that does not exist is an error here
     for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding):
-        assert isinstance(config.configured(item)(), item)
+        assert isinstance(built(item), item)
     if path.parts[1] == "run":
         assert isinstance(config.macro("DATASET"), str | tuple) and isinstance(config.macro("MODEL_DIR"), str)
 
@@ -437,7 +421,7 @@ def test_a_shipped_configuration_parses_and_makes_its_objects(path, monkeypatch)
 def test_every_strategy_has_a_configuration(name, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     config.parse([f"configs/decode/{name}.gin"])
-    assert type(config.configured(Decoding)().strategy) is STRATEGIES[name]
+    assert type(built(Decoding).strategy) is STRATEGIES[name]
 
 
 def test_there_are_shipped_configurations():

@@ -21,7 +21,7 @@ def pages():
 
 def test_the_snippets_of_the_cookbook_run(tokenizer, monkeypatch):
     made = random_translator(tokenizer, dual=True)
-    card = dataclasses.replace(made.card, decoding={"mode": "causal", "beam": 1})  # as the model that comes with padir
+    card = dataclasses.replace(made.card, decoding={"beam": 1, "num_lengths": 3})  # as the model that comes with padir
     translator = padir.Translator(made.params, card, tokenizer)
     monkeypatch.setattr(padir.Translator, "load", lambda *_, **__: translator)
     names = {"__name__": "cookbook"}

@@ -11,8 +11,8 @@ import pytest
 from support.small_corpus import small_tokenizer
 
 from padir import config
+from padir.constrained.terms import missing, terms_of
 from padir.decoding.templates import Template
-from padir.decoding.terms import missing, terms_of
 from padir.errors import PadirError, nearest
 from padir.storage.files import parsed_json
 from padir.text.marks import mark

@@ -14,9 +14,8 @@ TESTS = Path(__file__).parent
 MAX_PARAMETERS, MAX_CODE_LINES, MAX_FILE_LINES, MAX_TEST_NAME = 8, 60, 400, 70
 
 MANY_PARAMETERS: dict[str, str] = {
-    "decoding/translator.py:Translator.translate": "each parameter is a wish that users have for one call",
+    "translator.py:Translator.translate": "each parameter is a wish that users have for one call",
     "decoding/autoregressive.py:write_targets": "a jitted program: arrays and static settings are its arguments",
-    "interop/ctranslate2.py:CTranslate2Translator.translate": "it has the parameters of Translator.translate",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
 LONG_FILES: dict[str, str] = {}

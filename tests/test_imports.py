@@ -20,8 +20,8 @@ ROOT = Path(padir.__file__).parent
 
 # A package may import from those before it; whoever adds one gives it its place. tests/ has the same folders.
 ORDER = """
-    errors checks storage reporting distributed text refinement readout data metrics pretrained models training decoding
-    evaluation serve jobs interop studies measuring config cli __main__
+    errors options checks storage reporting distributed text refinement readout data metrics pretrained models training
+    decoding constrained translator streaming evaluation serve jobs interop studies measuring config cli __main__
 """.split()
 
 # Nothing of this may come with `import padir`.
@@ -192,20 +192,26 @@ def test_words_that_run_nothing_load_no_jax():
 
 
 def test_import_padir_stays_light():
-    assert not {"jax", "numpy"} & set(python(f"import json, sys, padir; {LOADED}"))
-    loaded = set(python(f"import json, sys, padir; [getattr(padir, name) for name in padir.__all__]; {LOADED}"))
-    assert {"jax", "flax", "sentencepiece"} <= loaded
-    assert not loaded & HEAVY
+    names = "sorted({name.split('.')[0] for name in sys.modules})"
+    every = "[getattr(padir, name) for name in padir.__all__]"
+    bare, loaded = python(f"import json, sys, padir; bare = {names}; {every}; print(json.dumps([bare, {names}]))")
+    assert not {"jax", "numpy"} & {*bare}
+    assert {"jax", "flax", "sentencepiece"} <= {*loaded} and not HEAVY & {*loaded}
 
 
 def test_no_module_pulls_in_tensorflow_or_computes():
     """An array made at an import chooses the devices: too early for a run of several processes, or on the CPU alone."""
     every = [f"padir.{name}" for name in NAMES if name and "adapter" not in name]
-    devices = "jax.config.update('jax_num_cpu_devices', 3); print(jax.device_count())"
-    assert python(f"import importlib, json, jax; [importlib.import_module(n) for n in {every}]; {devices}") == 3
-    loaded = set(python(f"import importlib, json, sys; [importlib.import_module(n) for n in {every}]; {LOADED}"))
-    assert not loaded & {"tensorflow", "tensorflow_datasets", "seqio", "t5x"}
-    assert {"gin", "grain", "orbax"} <= loaded
+    code = f"""
+        import importlib, json, sys, jax
+        for name in {every}:
+            importlib.import_module(name)
+        jax.config.update("jax_num_cpu_devices", 3)
+        print(json.dumps([jax.device_count(), sorted({{name.split(".")[0] for name in sys.modules}})]))
+    """
+    devices, loaded = python(textwrap.dedent(code))
+    assert devices == 3 and {"gin", "grain", "orbax"} <= {*loaded}
+    assert not {"tensorflow", "tensorflow_datasets", "seqio", "t5x", "sacrebleu"} & {*loaded}
 
 
 def test_a_module_may_be_the_first():

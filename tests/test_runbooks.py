@@ -186,7 +186,3 @@ def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
     done = subprocess.run(["bash", str(clone / script), *options], env=machine, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Batching.rows = 256" in done.stdout and not (tmp_path / "model").exists()
-    wrong = subprocess.run(
-        ["bash", str(clone / script), *options, "--gin.train.seed=x"], env=machine, capture_output=True, text=True
-    )
-    assert wrong.returncode == 2, "wrong options end the loop"

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from padir import checks
-from padir.refinement import Canvas, MaskPredict, Never, Output, Proposal, Strategy, hide, restore, write
+from padir.refinement import Canvas, MaskPredict, Never, Output, Proposal, Strategy, remask, restore, write
 from padir.refinement.canvas import choose_rows, renoise
 from padir.refinement.loop import propose
 from padir.refinement.scores import token_scores
@@ -42,7 +42,7 @@ class GibbsCorrector:
 
     Attributes:
       rate: rate of the noise that the canvas is kept at, in (0, 1].
-      share: share of a sentence's free positions that a pass draws again, rounded up, in (0, 1].
+      share: share of a sentence's editable positions that a pass draws again, rounded up, in (0, 1].
       temperature: temperature of the draws, at least 0.
     """
 
@@ -58,15 +58,15 @@ class GibbsCorrector:
         return ()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
-        count_BL = share_of(self.share, free_BL, segment_BL)
-        drawn_BL = choose(key_B, free_BL, segment_BL, count_BL, PLACE) | (step == 0)
+        editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
+        count_BL = share_of(self.share, editable_BL, segment_BL)
+        drawn_BL = choose(key_B, editable_BL, segment_BL, count_BL, PLACE) | (step == 0)
         others_BLV = self.without_own(output.logits_BLV, canvas, jnp.where(step == 0, 1.0, self.rate))
-        token_BL, _ = sample_tokens(key_B, others_BLV, segment_BL, self.temperature)
+        token_BL, _ = sample_tokens(key_B, Output(others_BLV), segment_BL, self.temperature)
         written = write(canvas, drawn_BL, token_BL, token_scores(output.logits_BLV, token_BL))
         noised_BL = drawn_BL & (uniform_draws(position_keys(key_B, segment_BL, KIND)) < self.rate)
         noisy = renoise(written, noised_BL, random_pieces(key_B, segment_BL, canvas.ids))
-        return Proposal(noisy, write(canvas, free_BL, *output.best()), memory)
+        return Proposal(noisy, write(canvas, editable_BL, *output.best()), memory)
 
     @staticmethod
     def without_own(logits_BLV: Float[Array, "B L V"], canvas: Canvas, rate: Any) -> Float[Array, "B L V"]:
@@ -83,12 +83,12 @@ class CorrectorMemory:
     Attributes:
       inner: the memories of the wrapped strategy and of its stopping rule.
       ended_BL: positions of sentences that this rule has finished.
-      hidden_BL: written positions that are hidden in order to be drawn again.
+      masked_BL: written positions that are masked in order to be drawn again.
     """
 
     inner: PyTree
     ended_BL: Bool[Array, "B L"]
-    hidden_BL: Bool[Array, "B L"]
+    masked_BL: Bool[Array, "B L"]
 
 
 @checks.settings
@@ -96,7 +96,7 @@ class PredictorCorrector:
     """Adds correcting passes to another strategy, which hide a share of the written tokens and draw them again.
 
     With n corrections after each of its steps, N passes are ceil(N / (1 + n)) steps of the strategy. A correcting pass
-    changes only positions that the strategy has written, and those that it has left hidden stay hidden. So on exact
+    changes only positions that the strategy has written, and those that it has left masked stay masked. So on exact
     conditionals a pass that draws one position at temperature 1 leaves the joint distribution of the written tokens
     unchanged if it was right, and brings it nearer if not. All passes are taken: when the strategy's rule has finished
     a sentence, every further pass corrects it.
@@ -119,7 +119,7 @@ class PredictorCorrector:
         return getattr(self.strategy, "needs", frozenset())
 
     def init(self, key_B, canvas: Canvas) -> CorrectorMemory:
-        nowhere_BL = jnp.zeros_like(canvas.free_BL)
+        nowhere_BL = jnp.zeros_like(canvas.editable_BL)
         inner = self.strategy.init(key_B, canvas), self.strategy.stop.init(canvas)
         return CorrectorMemory(inner, nowhere_BL, nowhere_BL)
 
@@ -128,14 +128,14 @@ class PredictorCorrector:
         place = {"step": step // cycle, "num_steps": (num_steps + self.corrections) // cycle}
         stepped, inner = propose(key_B, canvas, output, self.strategy, memory.inner, **place)
         key_B = jax.vmap(lambda key: jax.random.fold_in(key, _CORRECTION))(key_B)
-        drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
-        corrected = write(canvas, memory.hidden_BL, *drawn)
+        drawn = sample_tokens(key_B, output, canvas.segment_BL, self.temperature)
+        corrected = write(canvas, memory.masked_BL, *drawn)
         inner_BL = ~memory.ended_BL & (steps % cycle == 0)
         after = restore(corrected, inner_BL, stepped)
         inner = choose_rows(inner_BL.any(-1), inner, memory.inner)
-        written_BL = canvas.free_BL & (after.score_BL < 0)
+        written_BL = after.written_BL
         ended_BL = memory.ended_BL | (inner_BL & stepped.done_BL)
         corrects_BL = ended_BL | (steps % cycle < self.corrections)  # where the next pass corrects
         count_BL = share_of(self.share, written_BL, canvas.segment_BL)
-        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects_BL
-        return Proposal(hide(after, hidden_BL), after, CorrectorMemory(inner, ended_BL, hidden_BL))
+        masked_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects_BL
+        return Proposal(remask(after, masked_BL), after, CorrectorMemory(inner, ended_BL, masked_BL))

@@ -9,15 +9,15 @@ from padir.refinement.segments import worst
 
 @checks.settings
 class LeftToRight:
-    """Writes the `count` leftmost hidden positions of a sentence in each pass."""
+    """Writes the `count` leftmost masked positions of a sentence in each pass."""
 
     count: checks.Count = 2
-    stop = NothingOpen()  # a sentence ends when no position is hidden
+    stop = NothingOpen()  # a sentence ends when no position is masked
 
     def init(self, key_B, canvas: Canvas):
-        return ()  # no memory: the canvas knows which positions are hidden
+        return ()  # no memory: the canvas knows which positions are masked
 
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
-        hidden_BL = canvas.hidden_BL
-        first_BL = worst(jnp.zeros(hidden_BL.shape), hidden_BL, canvas.segment_BL, self.count)  # ties go to the left
-        return Proposal(write(canvas, first_BL, *output.best()), write(canvas, hidden_BL, *output.best()), memory)
+        masked_BL = canvas.masked_BL
+        first_BL = worst(jnp.zeros(masked_BL.shape), masked_BL, canvas.segment_BL, self.count)  # ties go to the left
+        return Proposal(write(canvas, first_BL, *output.best()), write(canvas, masked_BL, *output.best()), memory)

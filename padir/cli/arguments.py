@@ -14,22 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from padir.checks import fits, words
-from padir.cli.options import SEVERAL
+from padir.cli.console import warn
 from padir.data.recipes import Recipe
 from padir.data.sources import SOURCES, ParallelText, Source, sacrebleu_set
-from padir.decoding.options import Decoding, check_n_best, foreign_option, mode_of, option_table
-from padir.decoding.translator import Translator
+from padir.decoding.fit import check_n_best, foreign_option, mode_of, modes_of
+from padir.decoding.options import Decoding
 from padir.distributed.processes import agreed
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, nearest
 from padir.evaluation import TestSet
 from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
+from padir.options import OPTIONS, foreign
 from padir.pretrained import model_folder
 from padir.reporting.patience import told
 from padir.storage.files import is_address, parsed_json
 from padir.storage.remote import fetched
 from padir.text.languages import pair_of
+from padir.translator import Translator
 
 
 def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -93,73 +95,100 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> Decoding:
+def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **values: Any) -> Decoding:
     """Apply gin's bindings of `Decoding` to the model's own options, and the command line's options to the result.
 
     Args:
       default: the model's own options (`Translator.decoding`).
-      chosen: values that replace the command line's, for options that may have several values.
+      values: they replace the command line's, for options that may have several values.
     """
-    changes: dict[str, Any] = {}
     if args.gin:
         from padir import config
 
-        changes = bound_by_gin()
+        default = configured(default)
         config.check_overrides()
-    said = vars(args) | chosen
-    changes |= {name: said[name] for name in option_table() if said.get(name) is not None}
+    said = vars(args) | values
+    changes: Any = {name: said[name] for name in OPTIONS if said.get(name) is not None}
     if changes.get("shortlist") == "none":
         changes["shortlist"] = None
-    return default.changed(**changes)  # at once, because another mode takes up options of the card
+    return default.changed(**changes)
 
 
-def bound_by_gin() -> Any:
-    """The decoding options that gin binds, by name."""
+def configured(default: Decoding) -> Decoding:
+    """The options with the values that gin binds: those of files, and then those of the command line."""
     from padir import config
 
-    configured = config.configured(Decoding)()
-    return {name: getattr(configured, name) for name in config.bound(Decoding)}
+    for layer in config.layers(Decoding):
+        default = default.changed(**layer)
+    return default
 
 
-def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> list[Decoding]:
-    """Decoding options for every combination of values, for options that take several values."""
-    axes = [getattr(args, name, None) or [None] for name in SEVERAL]
-    return [
-        decoding_of(args, default, **dict(zip(SEVERAL, values, strict=True)), **chosen)
-        for values in itertools.product(*axes)
-    ]
+def _bound_by_gin() -> list[str]:
+    from padir import config
+
+    return sorted(config.bound(Decoding))
+
+
+def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **values: Any) -> list[Decoding]:
+    """Decoding options for every combination of values, for options that take several; `values` as in `decoding_of`."""
+    by_mode = {row.modes: name for name, row in OPTIONS.items() if getattr(args, name, None) is not None}
+    only = [f"--{name}" for modes, name in by_mode.items() if len(modes) == 1]
+    if len(only) > 1 and not getattr(args, "mode", None):
+        remedy = "ask for both (--mode refine causal), or leave one of them out"
+        raise PadirError(f"{' and '.join(only)} belong to different modes", remedy=remedy)
+    several = [name for name, option in OPTIONS.items() if option.several]
+    axes = [getattr(args, name, None) or [None] for name in several]
+    found = []
+    for combination in itertools.product(*axes):
+        own = dict(zip(several, combination, strict=True)) | values
+        if mode := own["mode"]:  # each option goes to the modes that read it
+            own |= dict.fromkeys(foreign(mode))
+        found.append(decoding_of(args, default, **own))
+    return found
 
 
 def check_options(
-    args: argparse.Namespace, *models: tuple[ModelConfig, Sequence[Decoding]], counted: bool = True
+    args: argparse.Namespace, *models: tuple[str, ModelConfig, Sequence[Decoding]], counted: bool = True
 ) -> None:
-    """Check that each option applies to a mode of a model, and that --rerank has hypotheses to choose from.
+    """Check that each model has a mode that is asked for, each option a mode, and --rerank several hypotheses.
+
+    A message names the bindings of gin that no mode reads.
 
     Args:
-      models: each model's sizes and the options that it decodes with.
+      models: each model's name, its sizes and the options that it decodes with.
       counted: False if the number of hypotheses is chosen later.
     """
-    given = [name for name in option_table() if getattr(args, name, None) is not None]
-    found: set[str] = set()
-    errors = []
-    for model, decodings in models:
-        for decoding in decodings:
-            try:
-                found.add(mode_of(decoding, model))
-            except PadirError as error:
-                errors.append(error)
-    if errors and not found:
-        raise errors[0]
-    for name in given:
-        if found and not found & {*option_table()[name].modes}:
-            raise foreign_option(f"--{name}", next(iter(found)), models[0][0])
-    drafts = [decoding.num_hypotheses for _, decodings in models for decoding in decodings]
-    most = max(drafts, default=None) if counted else None
-    if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
+    named = [name for name in OPTIONS if getattr(args, name, None) is not None]
+    bound = _bound_by_gin() if args.gin else []
+    asked = {f"Decoding.{name}": name for name in bound} | {f"--{name}": name for name in named}
+    used: list[Decoding] = []
+    sizes = models[0][1]
+    for name, model, decodings in models:
+        own = [each for each in decodings if each.mode in (None, *modes_of(model))]
+        if not own:
+            (only,) = modes_of(model)
+            others = [shown for shown, each in asked.items() if only not in OPTIONS[each].modes]
+            if len(models) > 1:
+                what, got = f"the model {name} has only the mode {only}", " and ".join(others)
+                remedy = "ask for both (--mode refine causal), or leave the model out"
+                raise PadirError(what, got=got or decodings[0].mode, remedy=remedy)
+            if others:
+                raise foreign_option(others[0], only, model)
+        used += [dataclasses.replace(each, mode=mode_of(each, model)) for each in own or decodings]
+    found = {each.mode for each in used}
+    unread = {name for name, option in OPTIONS.items() if not found & {*option.modes}}
+    for name in named:
+        if name in unread:
+            raise foreign_option(f"--{name}", str(used[0].mode), sizes)
+    if names := [f"Decoding.{name}" for name in bound if name in unread]:
+        warn(f"the mode {used[0].mode!r} does not read {' and '.join(names)} of the configuration")
+    if not counted:
+        return
+    most = max(used, key=lambda each: each.num_hypotheses)
+    if most.num_hypotheses == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
         remedy = "raise --num_lengths, --prefix_beam or --num_drafts"
         raise PadirError("--rerank needs several hypotheses of a sentence", got=1, remedy=remedy)
-    if most is not None:
-        check_n_best(getattr(args, "n_best", None) or 0, most)
+    check_n_best(getattr(args, "n_best", None) or 0, most)
 
 
 def _words(value: Any) -> list[Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from padir.data.kinds import check_lines
 from padir.data.prepared import PreparedManifest
-from padir.decoding.streaming import lines
 from padir.reporting import tables
 from padir.reporting.trace import printable
+from padir.streaming import lines
 from padir.text.lines import open_bytes
 
 _warned: collections.Counter[str] = collections.Counter()  # warnings of the command by kind

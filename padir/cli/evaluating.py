@@ -14,7 +14,6 @@ import jax
 
 from padir.cli.arguments import check_options, chosen, decodings_of, load_models, sharding_of, test_set_of
 from padir.cli.console import read_lines, tell, warn
-from padir.decoding.translator import SharedTranslator, Translator
 from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError, first_line
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
@@ -25,6 +24,7 @@ from padir.models.params import params_sum
 from padir.reporting import tables
 from padir.storage.files import write_json, write_text
 from padir.text.languages import pair_of
+from padir.translator import Translator, shared
 
 
 def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
@@ -39,9 +39,9 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
 
     models = agreed("the models", lambda: load_models(args, args.model, sharding), described)
     if jax.process_count() > 1:
-        models = [(name, SharedTranslator(translator)) for name, translator in models]
+        models = [(name, shared(translator)) for name, translator in models]
     decodings = functools.partial(decodings_of, args)
-    every = [(translator.card.config, decodings(translator.decoding)) for _, translator in models]
+    every = [(name, translator.card.config, decodings(translator.decoding)) for name, translator in models]
     check_options(args, *every)
     agreed("the decoding options", lambda: every)
     done: list[dict[str, Any]] = []

@@ -7,12 +7,12 @@ from typing import Any
 
 from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, vocabulary_file
 from padir.cli.console import tell
-from padir.decoding.options import option_table
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
 from padir.interop.onnx import export_onnx
 from padir.interop.t5x import exchange
 from padir.models.directory import ModelCard
+from padir.options import OPTIONS
 from padir.text.languages import pair_of
 from padir.text.tokenizer import Tokenizer
 
@@ -20,10 +20,10 @@ from padir.text.tokenizer import Tokenizer
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before the model is loaded
     translator = load_model(args)
-    decoding = decoding_of(args, translator.refining)
-    check_options(args, (translator.card.config, [decoding]), counted=False)
+    decoding = decoding_of(args, translator.decoding)
+    check_options(args, (args.model, translator.card.config, [decoding]), counted=False)
     if args.what == "weights":
-        if wrong := [name for name in option_table() if getattr(args, name, None) is not None]:
+        if wrong := [name for name in OPTIONS if getattr(args, name, None) is not None]:
             raise PadirError(f"{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")

@@ -9,9 +9,9 @@ from typing import Any
 
 from padir import config
 from padir.cli.arguments import (
-    bound_by_gin,
     check_options,
     chosen,
+    configured,
     decoding_of,
     folders_of,
     given,
@@ -23,12 +23,12 @@ from padir.cli.arguments import (
 from padir.cli.console import print_splits, tell, warn
 from padir.data.prepare import prepare
 from padir.data.prepared import LengthLimits, Mixture, load_manifest, load_tokenizer
-from padir.decoding.options import Decoding, resolve
+from padir.decoding.fit import asked, of_card, of_config, resolve
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.processes import agreed, from_first, is_first
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
-from padir.interop.ctranslate2 import CTranslate2Translator
+from padir.interop.ctranslate2 import in_ctranslate2, version
 from padir.jobs import learn_shortlist
 from padir.jobs.average import average_run
 from padir.jobs.distillation import Teacher, distill
@@ -115,8 +115,7 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
         """Validation's decoding options, the training settings, and the validation function; raises if one is wrong."""
         settings = config.configured(TrainConfig)()
         model, objective = settings.model, settings.objective
-        # The default of `padir.decoding.options.default_decoding`, by which the model will decode.
-        decoding = Decoding(num_lengths=model.length_unit).changed(**(bound_by_gin() | options))
+        decoding = asked(configured(of_card(of_config(model))), None, model, options)
         resolve(decoding, model, objective.corruption, objective.decoded_with(model))
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))
@@ -146,9 +145,9 @@ def run_distill(args: argparse.Namespace) -> dict[str, Any] | None:
     teacher = Teacher.load(args.model, sharding)
     decoding = decoding_of(args, teacher.translator.decoding)
     if args.ctranslate2:
-        engine = CTranslate2Translator(teacher.translator, args.ctranslate2)
-        teacher = dataclasses.replace(teacher, translator=engine, engine=engine.name)
-    check_options(args, (teacher.translator.card.config, [decoding]))
+        translator = in_ctranslate2(teacher.translator, args.ctranslate2)
+        teacher = dataclasses.replace(teacher, translator=translator, engine=version(args.ctranslate2))
+    check_options(args, (args.model, teacher.translator.card.config, [decoding]))
     with contextlib.ExitStack() as stack:
         output = from_first(lambda: str(stack.enter_context(sent_folder(args.output))))
         manifest = distill(teacher, args.data, output, decoding, overwrite=args.overwrite)

@@ -27,7 +27,6 @@ from padir.cli.options import MODEL
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
 from padir.evaluation.rows import Rows, label
@@ -45,6 +44,7 @@ from padir.studies.analysis import analyses as analysis
 from padir.studies.ising import subjects as ising
 from padir.text.ids import Ids, round_up
 from padir.training.config import TrainConfig
+from padir.translator import Translator
 
 _VOCABULARY = 32_100  # ids of models that have no vocabulary
 
@@ -75,7 +75,7 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     else:
         translators, test_set = load_models(args, args.model or PRETRAINED), test_set_of(args)
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
-    check_options(args, *((each.card.config, decodings(each.decoding)) for _, each in translators))
+    check_options(args, *((name, each.card.config, decodings(each.decoding)) for name, each in translators))
     systems = benchmark.systems(translators, decodings, given_lengths=random, warn=warn)
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []
@@ -172,7 +172,7 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
         for value in values:
             checks.counts(1, **{name: value})
     settings = _settings()
-    check_options(args, (settings.model, [Decoding()]), counted=False)
+    check_options(args, ("", settings.model, [Decoding()]), counted=False)
     longest = settings.model.geometry.longest_source(settings.model.max_length)
     for tokens in sizes.tokens if "decode" in args.what else ():
         checks.below(1, longest + 1, tokens=tokens)

@@ -10,11 +10,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from padir.cli.parser import OF_FIELD, Parser, setting
+from padir.cli.parser import Parser, setting, shown
+from padir.options import OPTIONS
 
 MODEL = "de_en"  # the default of --model
-MODES = ("refine", "causal")
-PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 def settings_option(parser: argparse.ArgumentParser, owners: dict[str, dict[str, str]]) -> None:
@@ -96,55 +95,24 @@ def stored_precision_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help=about)
 
 
-# Type and metavar of the option for each field of `Decoding`, whose metadata have the help, and its default.
-_DECODING: dict[str, tuple[Any, str | None]] = {
-    "mode": (str, None),
-    "num_steps": (int, None),
-    "strategy": (str, "NAME[:FIELD=VALUE,...]"),
-    "canvas": (str, "NAME[:FIELD=VALUE,...]"),
-    "num_lengths": (int, None),
-    "length_window": (bool, None),
-    "prefix_beam": (int, None),
-    "num_drafts": (int, None),
-    "rerank": (str, "HOW"),
-    "length_normalization": (float, None),
-    "drop_repeats": (bool, None),
-    "blank_penalty": (float, None),
-    "beam": (int, None),
-    "length_penalty": (float, None),
-    "temperature": (float, None),
-    "n_best": (int, None),
-    "shortlist": (str, "FILE"),
-    "batch_size": (int, None),
-    "seed": (int, None),
-    "precision": (str, None),
-    "placeholders": (str, "KIND"),
-}
-# Options that take several values, each of which makes a row of the table.
-_SEVERAL_REFINING = ("num_steps", "strategy", "num_lengths", "prefix_beam", "rerank", "blank_penalty")
-SEVERAL = ("mode", *_SEVERAL_REFINING, "beam", "shortlist", "precision")
-
-
 def decoding_options(parser: argparse.ArgumentParser, several: bool = False, without: Sequence[str] = ()) -> None:
-    """Add an option for every field of `Decoding`.
+    """Add an option for every row of `padir.options`.
 
     Args:
-      several: let the options of `SEVERAL` take several values.
-      without: fields that get no option.
+      several: let options take several values, where their rows say so.
+      without: options that are left out.
     """
     group = parser.add_argument_group("decoding (defaults: gin's Decoding, else the model's card, else as shown)")
-    for name, (kind, metavar) in _DECODING.items():
-        settings: dict[str, Any] = {"type": kind, "metavar": metavar}
-        if kind is bool:
+    for name, option in OPTIONS.items():
+        settings: dict[str, Any] = {"type": option.kind, "metavar": option.shape, "choices": option.choices or None}
+        if option.kind is bool:
             settings = {"action": argparse.BooleanOptionalAction}
-        if choices := {"mode": MODES, "precision": PRECISIONS}.get(name):
-            settings = {"choices": choices, "type": str}
-        if several and name in SEVERAL:
+        if several and option.several:
             settings["nargs"] = "+"
-        if name == "placeholders":
+        if isinstance(option.default, tuple):
             settings["action"] = "append"
         if name not in without:
-            setting(group, "padir.decoding:Decoding", name, OF_FIELD, **settings)
+            group.add_argument(f"--{name}", help=option.help + shown(option.default), **settings)
 
 
 CTRANSLATE2 = ("float32", "int8")
@@ -297,7 +265,11 @@ def distill_options(parser: Parser) -> None:
 def translate_options(parser: Parser) -> None:
     """Translate sentences or the lines of a file, one line out for each.
 
-    padir translate --mode refine --trace "Wo ist der Bahnhof?"
+    A model that can refine refines; an option that only one mode reads chooses that mode. On an idle AMD EPYC, the
+    model that comes with padir refines 600 sentences of Tatoeba in 7.2 s (48.1 BLEU). From left to right (--beam 1) it
+    takes 1.0 s (48.4 BLEU).
+
+    padir translate --trace "Wo ist der Bahnhof?"
     """
     about = "sentences to translate (default: standard input; a terminal gets a prompt)"
     parser.add_argument("texts", nargs="*", metavar="TEXT", help=about)

@@ -261,4 +261,5 @@ def analyse_options(parser: Parser) -> None:
     test_set_options(parser, "train", "validation", "test")
     # No subject reads the other options: each looks at one draft of a sentence, or chooses its own.
     without = ("mode", "num_lengths", "beam", "length_penalty", "temperature", "n_best", "shortlist", "precision")
-    decoding_options(parser, without=without)
+    of_ctc = ("prefix_beam", "blank_penalty")  # whose models cannot be analysed
+    decoding_options(parser, without=without + of_ctc)

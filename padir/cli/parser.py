@@ -6,7 +6,6 @@ Nothing here imports JAX. The library's defaults are looked up for help pages on
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import inspect
 import itertools
 import pkgutil
@@ -18,7 +17,6 @@ from typing import Any, NoReturn
 from padir.errors import cut, nearest
 
 Options = argparse._ActionsContainer  # a parser or a group of options
-OF_FIELD = "as the field says"  # stands for the help in the metadata of the field that an option sets
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -33,10 +31,9 @@ class HelpFormatter(argparse.HelpFormatter):
     def _expand_help(self, action: argparse.Action) -> str:
         about = action.help or ""
         if owner := vars(action).get("owner"):
-            about = _help_of(owner, vars(action)["parameter"]) if about == OF_FIELD else about
-            about += _shown(default_of(owner, vars(action)["parameter"]))
+            about += shown(default_of(owner, vars(action)["parameter"]))
         if settings := vars(action).get("settings"):
-            lines = [f"{name}: {text}{_shown(default_of(owner, name))}" for name, (owner, text) in settings.items()]
+            lines = [f"{name}: {text}{shown(default_of(owner, name))}" for name, (owner, text) in settings.items()]
             about = "\n".join([about, *lines])
         return about
 
@@ -122,7 +119,7 @@ def setting(options: Options, owner: str, name: str, about: str, **settings: Any
     """Add an option for a field of a dataclass, or for a parameter of a function; the help ends with its default.
 
     Args:
-      owner: the dataclass or function, as "module:name", which is imported for a help page only; "" without a default.
+      owner: the dataclass or function, as "module:name", which is imported for a help page only.
       name: the field or parameter; the option is called --NAME unless `settings` have another `option`.
       about: help text without the default.
       settings: further arguments of `add_argument`; the type is int if they name neither a type nor an action.
@@ -138,13 +135,6 @@ def setting(options: Options, owner: str, name: str, about: str, **settings: Any
     vars(action).update(owner=owner, parameter=name)
 
 
-def _help_of(owner: str, name: str) -> str:
-    """Help of a dataclass's field, from its metadata."""
-    return next(
-        field.metadata["help"] for field in dataclasses.fields(pkgutil.resolve_name(owner)) if field.name == name
-    )
-
-
 def default_of(owner: str, name: str) -> Any:
     """Default of a dataclass's field or of a function's parameter; None without one, or without the owner's extra."""
     try:
@@ -154,9 +144,9 @@ def default_of(owner: str, name: str) -> Any:
     return None if parameter is None else parameter.default
 
 
-def _shown(default: Any) -> str:
+def shown(default: Any) -> str:
     """A default in parentheses, or "" for None."""
-    if default is None or default is inspect.Parameter.empty:
+    if default in (None, (), inspect.Parameter.empty):
         return ""
     if isinstance(default, bool):
         return f" ({'yes' if default else 'no'})"

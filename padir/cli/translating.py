@@ -14,14 +14,16 @@ from typing import Any
 
 from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, sharding_of
 from padir.cli.console import read_lines, tell, warn, without_controls
+from padir.constrained.terms import read_terms
 from padir.data.kinds import check_lines
-from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
-from padir.decoding.terms import read_terms
+from padir.decoding.options import implied_mode
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.options import OPTIONS
 from padir.reporting.patience import progress_bar
 from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
+from padir.streaming import lines, translate_lines, translation_row, translations_json
 from padir.text.lines import TimedReader, open_bytes
 
 _SHOWN = 1_000  # maximum number of translations on the page of --html, for the sake of browsers and of memory
@@ -33,7 +35,10 @@ def run_translate(args: argparse.Namespace) -> None:
     _check_streams(args)
     translator = load_model(args, sharding)
     decoding = decoding_of(args, translator.decoding)
-    check_options(args, (translator.card.config, [decoding]))
+    named = {name: getattr(args, name) for name in OPTIONS}
+    if (args.trace or args.html) and translator.card.config.dual and implied_mode(named) is None:
+        decoding = decoding.changed(mode="refine")  # only refining has steps to show
+    check_options(args, (args.model, translator.card.config, [decoding]))
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:
         source, ready = _source(args, stack, translator.card.source_language)
@@ -168,7 +173,7 @@ def run_serve(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before all else
     translator = load_model(args)
     decoding = decoding_of(args, translator.decoding)
-    check_options(args, (translator.card.config, [decoding]), counted=False)
+    check_options(args, (args.model, translator.card.config, [decoding]), counted=False)
     return serve(
         Engine(translator, decoding, limits, **chosen(args, "padir.serve.engine:Engine")),
         Path(args.model).name,

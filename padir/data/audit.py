@@ -43,7 +43,8 @@ class Audit:
 
     def begin(self, split: str) -> None:
         """Begins a split; training comes first."""
-        self._split, self._read = split, 0
+        self._split = split
+        self._read = 0
         self._controls: list[int] = []  # numbers of pairs with control characters
         self._hashes = array.array("q")
         self._found: collections.Counter[str] = collections.Counter()
@@ -61,7 +62,8 @@ class Audit:
         self._read += 1
         if _CONTROL.search(original):
             self._controls.append(self._read)
-        source, target = pair[0].strip(), pair[1].strip()
+        source = pair[0].strip()
+        target = pair[1].strip()
         if not source or not target:
             return None
         hashed = int.from_bytes(hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest(), signed=True)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from padir.data.markup import Pairs, one_line
+from padir.data.markup import Pairs, unwrapped
 from padir.errors import PadirError
 from padir.text.languages import closest
 from padir.text.lines import LONGEST_LINE, Metered, Reader, lines_of
@@ -55,7 +55,7 @@ def csv_text(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
             for row in reader:
                 meter.begin()
                 if row and (reader.line_num > 1 or row[0].lower() != "sep="):  # no blank line, nor Excel's first one
-                    yield reader.line_num, list(map(one_line, row))
+                    yield reader.line_num, list(map(unwrapped, row))
         except csv.Error as error:
             remedy = "check its quotes"
             raise PadirError(f"{path}, line {reader.line_num}: not CSV ({error})", remedy=remedy) from None
@@ -77,7 +77,8 @@ def _columns(rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str], 
     first = next(rows, None)
     if first is None:
         return
-    chosen, width = sides(first[1], languages), 2
+    chosen = sides(first[1], languages)
+    width = 2
     if chosen is None:
         begin = [first, *itertools.islice(rows, 1)]
         if len(begin) == 2 and _like_header(*(row for _, row in begin)):
@@ -106,7 +107,8 @@ def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] |
     """
     if len(names) > _MOST_NAMES:
         return None
-    names, found = [_bare(name[:_LONGEST_NAME].strip().lower()) for name in names], []
+    names = [_bare(name[:_LONGEST_NAME].strip().lower()) for name in names]
+    found = []
     codes = [_CODES.get(name, name.replace("_xx", "")) for name in names]
     for language, words in zip(languages, _SIDES, strict=True):
         words = [i for i, name in enumerate(names) if name in words]

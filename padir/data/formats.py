@@ -76,7 +76,8 @@ class _File:
 
 def corpora(paths: Sequence[Path], languages: tuple[str, str]) -> list[Corpus]:
     """The corpora of files: a file with both sides is a corpus, and so are two successive files with one side each."""
-    files, groups = [_File(path) for path in paths], []
+    files = [_File(path) for path in paths]
+    groups = []
     while files:
         first = files.pop(0)
         if first.kind not in ("lines", "sgm") or (not files and not groups and first.kind == "lines"):
@@ -104,7 +105,8 @@ def _name(group: Sequence[_File]) -> str:
 def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     """The pairs of one corpus, which must have at least one pair."""
     _check_names(group, languages)
-    kind, path = group[0].kind, group[0].path
+    kind = group[0].kind
+    path = group[0].path
     if kind == "sgm":
         pairs = markup.sgm([(file.path, file.open) for file in group], languages)
     elif len(group) == 2:
@@ -127,7 +129,8 @@ def _check_names(group: Sequence[_File], languages: tuple[str, str]) -> None:
     swapped = [*map(primary, codes)] == [*map(primary, reversed(languages))]
     for file, code, language in zip(group, codes, languages, strict=True):
         if swapped or (all(len(each) == 2 for each in codes) and distant(code, language)):
-            expected, got = f"expected a file in {language}", f"got {file.path}, which is named for {code}"
+            expected = f"expected a file in {language}"
+            got = f"got {file.path}, which is named for {code}"
             remedy = "name the source first, give the languages of the files, or rename the files"
             raise PadirError(f"languages {'-'.join(languages)}: {expected}, {got}", remedy=remedy)
 

@@ -137,13 +137,17 @@ class _Records:
         length_token: bool,
         seed: int | None,
     ):
-        infos, vocabulary = [manifest.splits[split] for manifest in manifests], manifests[0].vocabulary
+        infos = [manifest.splits[split] for manifest in manifests]
+        vocabulary = manifests[0].vocabulary
         ids = Ids(vocabulary.size, vocabulary.num_sentinels)
-        self._mixture, self._batching, self._seed = mixture, batching, seed
+        self._mixture = mixture
+        self._batching = batching
+        self._seed = seed
         self._counts = [info.written for info in infos]
         self._prefix = [ids.length] if length_token else []
         paths, length_N2 = mixture.records(manifests, split)
-        self._vocab_size, self._added_2 = vocabulary.size, np.array([len(self._prefix), 0], np.int32)
+        self._vocab_size = vocabulary.size
+        self._added_2 = np.array([len(self._prefix), 0], np.int32)
         self._length_N2 = length_N2 + self._added_2
         with readable(mixture):
             self._source: Any = grain.sources.ArrayRecordDataSource(paths)
@@ -178,14 +182,16 @@ class _Records:
         sides = read_flat(self._source, numbers, stored_N2, self._vocab_size, self._mixture)
         count_B = np.array([len(row) for row in rows], int)
         first_N = np.repeat(np.cumsum(count_B) - count_B, count_B)  # number of the first pair of each pair's row
-        row_N, segment_N = np.repeat(np.arange(len(rows)), count_B), np.arange(len(numbers)) - first_N + 1
+        row_N = np.repeat(np.arange(len(rows)), count_B)
+        segment_N = np.arange(len(numbers)) - first_N + 1
         batch: Arrays = {}
         for name, length, tokens_T, stored_N, added in zip(
             ("source", "target"), (S, L), sides, stored_N2.T.astype(np.int64), self._added_2.tolist(), strict=True
         ):
             begin_N = np.cumsum(stored_N + added) - (stored_N + added)
             begin_N += length * row_N - begin_N[first_N]  # places in the flat batch
-            values, segments = np.zeros(B * length, np.int32), np.zeros(B * length, np.int32)
+            values = np.zeros(B * length, np.int32)
+            segments = np.zeros(B * length, np.int32)
             values[(begin_N[:, None] + np.arange(added)).ravel()] = np.tile(self._prefix[:added], len(numbers))
             values[_ranges(begin_N + added, stored_N)] = tokens_T
             segments[_ranges(begin_N, stored_N + added)] = np.repeat(segment_N, stored_N + added)
@@ -212,7 +218,9 @@ class _Batches(grain.IterDataset):
 
     def __init__(self, records: _Records, num_epochs: int | None, shard: tuple[int, int]):
         super().__init__()
-        self.records, self.num_epochs, self.shard = records, num_epochs, shard
+        self.records = records
+        self.num_epochs = num_epochs
+        self.shard = shard
 
     def __iter__(self) -> _BatchIterator:
         return _BatchIterator(self)
@@ -237,7 +245,9 @@ class _BatchIterator(grain.DatasetIterator):
             if planned is not None:
                 self._batch += 1
                 return self._batches.records.fill(*planned, self._batches.shard)
-            self._epoch, self._batch, self._plan = self._epoch + 1, 0, None
+            self._epoch += 1
+            self._batch = 0
+            self._plan = None
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
@@ -247,4 +257,6 @@ class _BatchIterator(grain.DatasetIterator):
         if state.get("fingerprint") != self._batches.records.fingerprint:
             what = "the loader's saved state belongs to other data, other batch shapes or another seed"
             raise PadirError(what, remedy="resume with the settings of the first run, or start a new run")
-        self._epoch, self._batch, self._plan = state["epoch"], state["batch"], None
+        self._epoch = state["epoch"]
+        self._batch = state["batch"]
+        self._plan = None

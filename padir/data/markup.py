@@ -33,10 +33,10 @@ _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[\da-f]{1,6}|\w{1,31});", re.IGNORECASE)
 _ONCE = "give a file with one translation of each segment"
 
 
-def one_line(text: str) -> str:
+def unwrapped(text: str) -> str:
     """A sentence with a space for each line break in it, and without blanks at its ends.
 
-    >>> one_line(" Guten\\r\\n  Morgen! ")
+    >>> unwrapped(" Guten\\r\\n  Morgen! ")
     'Guten Morgen!'
     """
     parts = (part.strip(" \t") for part in text.replace("\r", "\n").split("\n"))
@@ -54,7 +54,7 @@ def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
                 segment = variant.find("{*}seg")
                 code = variant.get(_LANGUAGE) or variant.get("lang") or ""
                 text = "" if segment is None else _text(segment, entities, path, _INLINE)
-                texts.setdefault(code, one_line(text))
+                texts.setdefault(code, unwrapped(text))
             found.update(texts)
             codes = list(texts)
             places = (closest(codes, language) for language in languages)
@@ -131,7 +131,7 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
                     raise PadirError(
                         f"{where}: expected a <{tag}> in {language}, got {got}", remedy="check the languages"
                     )
-                segments = [(("", s.get("id", "")), one_line(_text(s, entities, path))) for s in side.iter("seg")]
+                segments = [(("", s.get("id", "")), unwrapped(_text(s, entities, path))) for s in side.iter("seg")]
                 sides.append(dict(segments))
                 if len(sides[-1]) < len(segments):
                     raise PadirError(f"{where} has a segment of <{tag}> twice", remedy=_ONCE)
@@ -165,7 +165,7 @@ def _segments(file: Reader, path: Path, language: str) -> Segments:
             if (document, number) in segments:
                 raise PadirError(f"{path} has segment {number} of document {document} twice", remedy=_ONCE)
             text = content[end : tag.start()]
-            segments[document, number] = one_line(_ENTITY.sub(lambda it: html.unescape(it[0]) or it[0], text))
+            segments[document, number] = unwrapped(_ENTITY.sub(lambda it: html.unescape(it[0]) or it[0], text))
             number = None
         elif kind == "seg":
             number = attributes.get("id", "")

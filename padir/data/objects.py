@@ -11,7 +11,7 @@ from typing import Any
 
 from padir.data.columns import sides
 from padir.data.kinds import parsed
-from padir.data.markup import Pairs, one_line
+from padir.data.markup import Pairs, unwrapped
 from padir.errors import PadirError
 from padir.text.lines import LONGEST_LINE, Reader, lines_of, readable, too_long
 
@@ -64,7 +64,7 @@ def _pair(values: tuple[Any, Any], where: str) -> tuple[str, str]:
         raise too_long(where)
     if _SURROGATE.search(source + target):
         raise PadirError(f"{where}: expected text without surrogates", got=values, remedy="write whole characters")
-    return one_line(source), one_line(target)
+    return unwrapped(source), unwrapped(target)
 
 
 def parquet(path: Path, languages: tuple[str, str]) -> Pairs:

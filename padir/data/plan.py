@@ -104,22 +104,27 @@ def plan_pack(order: np.ndarray, length_N2: np.ndarray, batching: Batching) -> I
     """
     (shape,), most = batching.shapes(), batching.num_segments
     rows, source_length, target_length = shape
-    source_N, target_N = length_N2[:, 0].tolist(), length_N2[:, 1].tolist()
+    source_N = length_N2[:, 0].tolist()
+    target_N = length_N2[:, 1].tolist()
     # Open rows in a ring: `oldest` is the next to be closed. Lists, as NumPy is slow on 64 numbers at a time.
-    source_room, target_room = [source_length] * _OPEN_ROWS, [target_length] * _OPEN_ROWS
+    source_room = [source_length] * _OPEN_ROWS
+    target_room = [target_length] * _OPEN_ROWS
     open_rows: Rows = [[] for _ in range(_OPEN_ROWS)]
     oldest = 0
     done: Rows = []
     for record in order.tolist():
-        source, target = source_N[record], target_N[record]
+        source = source_N[record]
+        target = target_N[record]
         for slot in range(_OPEN_ROWS):
             if target_room[slot] >= target and source_room[slot] >= source and len(open_rows[slot]) < most:
                 break
         else:
-            slot, oldest = oldest, (oldest + 1) % _OPEN_ROWS
+            slot = oldest
+            oldest = (oldest + 1) % _OPEN_ROWS
             done.append(open_rows[slot])
             open_rows[slot] = []
-            source_room[slot], target_room[slot] = source_length, target_length
+            source_room[slot] = source_length
+            target_room[slot] = target_length
             if len(done) == rows:
                 yield shape, done
                 done = []

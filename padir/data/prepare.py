@@ -23,7 +23,6 @@ from pathlib import Path
 
 from padir import checks
 from padir.data.audit import Audit
-from padir.data.formats import Corpus
 from padir.data.prepared import (
     VOCABULARY,
     CorpusInfo,
@@ -36,9 +35,8 @@ from padir.data.prepared import (
     load_manifest,
     text_names,
 )
-from padir.data.recipes import Recipe
 from padir.data.records import NO_LETTERS, SplitWriter, pair_bytes
-from padir.data.sources import ParallelText, PathLike, Source
+from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
 from padir.reporting.patience import progress_bar
 from padir.storage.folders import atomic_folder, remove_leftovers, vacant
@@ -83,25 +81,24 @@ def prepare(
         tokenizer = tokenizer.with_placeholders()
     output_dir = Path(output_dir).absolute()
     remove_leftovers(output_dir.parent, output_dir.name)
-    inputs = {
-        "source": CorpusInfo(source.name, source.source_language, source.target_language),
-        "vocabulary": VocabularyInfo(
-            tokenizer.sha256,
-            tokenizer.ids.vocab_size,
-            tokenizer.ids.num_sentinels,
-            tokenizer.ids.num_placeholders,
-        ),
-        "limits": limits,
-        "records_per_shard": records_per_shard,
-        "placeholders": float(placeholders),
-        "text_form": "plain",
-    }
-    kept = _check_output(output_dir, source, inputs, overwrite)
+    ids = tokenizer.ids
+    empty = PreparedManifest(
+        files={},
+        source=CorpusInfo(source.name, source.source_language, source.target_language),
+        vocabulary=VocabularyInfo(tokenizer.sha256, ids.vocab_size, ids.num_sentinels, ids.num_placeholders),
+        limits=limits,
+        records_per_shard=records_per_shard,
+        splits={},
+        text_form="plain",
+        placeholders=float(placeholders),
+    )
+    kept = _check_output(output_dir, source, empty, overwrite)
     if kept is not None:
         return kept
     with atomic_folder(output_dir) as partial:
         tokenizer.save(partial / VOCABULARY)
-        splits, audit = {}, Audit((source.source_language, source.target_language), limits.drop)
+        splits = {}
+        audit = Audit((source.source_language, source.target_language), limits.drop)
         for split in sorted(source.splits, key="train".__ne__):  # the audit sees training first
             writer = SplitWriter(partial, split, limits, records_per_shard)
             audit.begin(split)
@@ -109,20 +106,19 @@ def prepare(
             splits[split] = _write_split(source, split, tokenizer, writer, audit, marker, progress)
             audit.end(limits.max_length_ratio)
         if "train" in splits and not splits["train"].written:
-            counts = splits["train"].dropped
-            dropped = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            blank = all(reason.startswith("empty") for reason in counts)
-            remedy = "give files whose lines have text on both sides" if blank else "raise the limits"
-            raise PadirError(f"{source.name}: every training pair was dropped ({dropped})", remedy=remedy)
-        manifest = PreparedManifest(file_sums(partial), splits=splits, **inputs)
+            raise _all_dropped(source.name, splits["train"].dropped)
+        manifest = dataclasses.replace(empty, files=file_sums(partial), splits=splits)
         manifest.write(partial)
     return manifest
 
 
 def _check_output(
-    output_dir: Path, source: Source, inputs: dict[str, object], overwrite: bool
+    output_dir: Path, source: Source, empty: PreparedManifest, overwrite: bool
 ) -> PreparedManifest | None:
-    """Returns the manifest of a folder that already holds the same pairs; None if the folder must be written."""
+    """Returns the manifest of a folder that already holds the same pairs; None if the folder must be written.
+
+    `empty` is the manifest to be written, without files and splits.
+    """
     if vacant(output_dir):
         return None
     if not output_dir.is_dir():
@@ -133,11 +129,18 @@ def _check_output(
         check_replaceable(output_dir)
         return None
     manifest = load_manifest(output_dir, verify=True)
-    same = all(getattr(manifest, name) == value for name, value in inputs.items())
+    same = dataclasses.replace(manifest, files={}, splits={}) == empty
     if same and {name: info.sha256 for name, info in manifest.splits.items()} == _sums(source):
         return manifest
-    remedy = "give another folder, or set overwrite (--overwrite)"
+    remedy = "give another folder, or set overwrite"
     raise PadirError(f"{output_dir} was prepared from other text, vocabulary or limits", remedy=remedy)
+
+
+def _all_dropped(name: str, counts: dict[str, int]) -> PadirError:
+    dropped = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    blank = all(reason.startswith("empty") for reason in counts)
+    remedy = "give files whose lines have text on both sides" if blank else "raise the limits"
+    return PadirError(f"{name}: every training pair was dropped ({dropped})", remedy=remedy)
 
 
 def _sums(source: Source) -> dict[str, str]:
@@ -160,15 +163,15 @@ def _write_split(
     marker: Marker,
     progress: bool,
 ) -> SplitInfo:
-    parted = isinstance(source, ParallelText | Recipe)
-    corpora = source.corpora(split) if parted else [Corpus(source.name, source.pairs(split))]
     with contextlib.ExitStack() as stack:
         names = () if split == "train" else text_names(split, source.source_language, source.target_language)
         paths = [writer.directory / name for name in names]
         texts = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
         records = stack.enter_context(writer)
         advance = stack.enter_context(progress_bar(f"{source.name} {split}", None, "pairs", show=progress))
-        for name, batch in ((corpus.name, batch) for corpus in corpora for batch in _batches(corpus.pairs)):
+        for name, batch in (
+            (corpus.name, batch) for corpus in source.corpora(split) for batch in _batches(corpus.pairs)
+        ):
             records.corpus = name
             plain = [(tokenizer.normalised(source).text, tokenizer.normalised(target).text) for source, target in batch]
             sources, targets = zip(*map(marker, plain), strict=True)
@@ -209,12 +212,14 @@ class Marker:
 
 
 def _batches(pairs: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    batch, characters = [], 0
+    batch = []
+    characters = 0
     for pair in pairs:
         batch.append(pair)
         characters += len(pair[0]) + len(pair[1])
         if len(batch) == _ENCODE_BATCH or characters >= _MOST_CHARACTERS:
             yield batch
-            batch, characters = [], 0
+            batch = []
+            characters = 0
     if batch:
         yield batch

@@ -23,7 +23,7 @@ from padir.storage.manifest import MANIFEST, Manifest, sha256
 from padir.text.tokenizer import Tokenizer
 
 VOCABULARY = "vocab.model"
-FILTERS = ("duplicate", "equal", "script")  # `padir.data.prepare.Audit` applies these filters to training pairs
+FILTERS = ("duplicate", "equal", "script")  # `padir.data.audit.Audit` applies these filters to training pairs
 REMEDY = "prepare the folder again, and set overwrite"
 
 
@@ -78,8 +78,12 @@ class LengthLimits:
     drop: tuple[str, ...] = ()
 
     def __post_init__(self):
-        counts = {"max_source_tokens": self.max_source_tokens, "max_target_tokens": self.max_target_tokens}
-        checks.counts(2, "leave room for a token and EOS", **counts)
+        checks.counts(
+            2,
+            "leave room for a token and EOS",
+            max_source_tokens=self.max_source_tokens,
+            max_target_tokens=self.max_target_tokens,
+        )
         if self.max_length_ratio is not None:
             checks.at_least(1, "use None for no limit", max_length_ratio=self.max_length_ratio)
         for name in self.drop:
@@ -157,7 +161,7 @@ class PreparedManifest(Manifest):
     HEADER: ClassVar[dict[str, Any]] = {"format": "padir-prepared", "version": 3}
     REMEDY: ClassVar[str] = REMEDY
 
-    def split(self, name: str, folder: object) -> SplitInfo:
+    def split(self, name: str, folder: PathLike) -> SplitInfo:
         """Looks up a split by its name."""
         if name not in self.splits:
             raise PadirError(f"{folder} has no split {name!r}", remedy=f"use one of {', '.join(self.splits)}")
@@ -346,7 +350,8 @@ class Mixture:
         >>> Mixture(("a", "b"), (1, 2)).chosen([3, 2], epoch=0, seed=0).tolist()
         [0, 1, 2, 3, 4, 3, 4]
         """
-        parts, offset = [], 0
+        parts = []
+        offset = 0
         for number, (count, weight) in enumerate(zip(counts, self.weights, strict=True)):
             if weight == int(weight):
                 own = np.tile(np.arange(count), int(weight))

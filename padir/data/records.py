@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from padir.data.prepared import FILTERS, REMEDY, LengthLimits, SplitInfo, lengths_name
+from padir.data.prepared import FILTERS, REMEDY, LengthLimits, Mixture, SplitInfo, lengths_name
+from padir.data.sources import PathLike
 from padir.errors import PadirError, first_line
 from padir.text.ids import EOS, PADDING
 
@@ -44,7 +45,9 @@ class SplitWriter:
     corpus = ""
 
     def __init__(self, directory: Path, split: str, limits: LengthLimits, per_shard: int):
-        self.directory, self._split, self._limits = directory, split, limits
+        self.directory = directory
+        self._split = split
+        self._limits = limits
         self._stack = contextlib.ExitStack()
         self._shards = _Shards(directory, split, per_shard)
         self._dropped: collections.Counter[str] = collections.Counter()
@@ -105,7 +108,9 @@ class _Shards:
     """Writes ArrayRecord files of at most `per_shard` records; their final names hold the number of files."""
 
     def __init__(self, directory: Path, split: str, per_shard: int):
-        self._directory, self._split, self._per_shard = directory, split, per_shard
+        self._directory = directory
+        self._split = split
+        self._per_shard = per_shard
         self._paths: list[Path] = []
         self._count = 0
         self.names: list[str] = []
@@ -144,7 +149,7 @@ class _Shards:
 
 
 @contextlib.contextmanager
-def readable(where: object) -> Iterator[None]:
+def readable(where: PathLike | Mixture) -> Iterator[None]:
     """Turns ArrayRecord's errors about damaged files into a `PadirError`."""
     try:
         yield
@@ -153,7 +158,7 @@ def readable(where: object) -> Iterator[None]:
 
 
 def read_flat(
-    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
+    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: PathLike | Mixture
 ) -> tuple[np.ndarray, np.ndarray]:
     """All source tokens and all target tokens of records, as two int32 arrays with one record after another.
 
@@ -162,7 +167,7 @@ def read_flat(
       numbers: numbers of the records to read, all at once.
       length_N2: the lengths of the two sides of these records.
       vocab_size: number of ids.
-      where: the folder or another name of the records, for the message.
+      where: the folder or folders of the records, for the message.
 
     Raises:
       PadirError: a file cannot be read, a record has other lengths or ids, or a side of it does not end in EOS.

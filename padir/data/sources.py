@@ -42,6 +42,10 @@ class Source(Protocol):
         """Yields the pairs of a split; raises PadirError for an unknown split and for text that cannot be read."""
         ...
 
+    def corpora(self, split: str) -> list[Corpus]:
+        """The parts of a split in their order, which hold the same pairs; `prepare` checks and counts each part."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
@@ -148,8 +152,10 @@ def sacrebleu_set(
         raise PadirError(f"SacreBLEU has no set {name!r}", remedy=nearest(name, DATASETS))
     if pair not in DATASETS[name].langpairs:
         raise PadirError(f"languages of SacreBLEU's {name}", f"one of {', '.join(DATASETS[name].langpairs)}", pair)
-    folder, begin = Path(data_dir or SACREBLEU_DIR), f"{name.replace('/', '_')}.{pair}"
-    source, references = folder / name / f"{begin}.src", sorted((folder / name).glob(f"{begin}.ref*"))
+    folder = Path(data_dir or SACREBLEU_DIR)
+    begin = f"{name.replace('/', '_')}.{pair}"
+    source = folder / name / f"{begin}.src"
+    references = sorted((folder / name).glob(f"{begin}.ref*"))
     if not source.exists() or not references:
         remedy = f"run `sacrebleu -t {name} -l {pair} --echo ref`, which downloads it"
         raise PadirError(f"SacreBLEU's {name} is not in {folder} for {pair}", remedy=remedy)

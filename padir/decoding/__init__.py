@@ -1,34 +1,37 @@
-"""Decoding: from sentences to translations, with models that refine drafts and with autoregressive ones.
+"""Decoding: from sentences to hypotheses to translations, with models that refine drafts and with autoregressive ones.
 
-`Translator` is the entry point; `Decoding` holds its options. `Rerank` rules choose among drafts, `Search` rules write
-from left to right, a `Shortlist` restricts the output vocabulary. The stages that every batch passes are in
-`padir.decoding.pipeline`, the jitted programs in `refine_batch` and `autoregressive`.
+A `Writer` gives hypotheses for a batch of sentences: `Refiner` refines drafts, `Searcher` searches from left to right.
+A `Ranker` chooses among them. `padir.decoding.sentences` takes sentences through both; `padir.Translator` is the front
+door, and `Decoding` holds the options. A `Shortlist` restricts the output vocabulary. The jitted programs are in
+`refine_batch` and `autoregressive`.
 """
 
-from padir.decoding.options import MODES, Decoding, DecodingOptions, option_table
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.decoding.hypothesis import Hypothesis, SourceSentence
+from padir.decoding.options import Decoding, DecodingOptions
+from padir.decoding.ranker import CausalScore, MinimumBayesRisk, Ranker, Rescore
 from padir.decoding.search import Beam, Sampling, Search
+from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translation import TargetScore, Translation
-from padir.decoding.translator import SharedTranslator, Translator, rescorer
+from padir.decoding.writer import Writer, Written
 
 __all__ = [
-    "MODES",
     "Beam",
     "CausalScore",
     "Decoding",
     "DecodingOptions",
+    "Hypothesis",
     "MinimumBayesRisk",
-    "OwnScore",
-    "Rerank",
+    "Ranker",
+    "Request",
     "Rescore",
     "Sampling",
     "Search",
-    "SharedTranslator",
+    "SentenceTranslator",
     "Shortlist",
+    "SourceSentence",
     "TargetScore",
     "Translation",
-    "Translator",
-    "option_table",
-    "rescorer",
+    "Writer",
+    "Written",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from padir.decoding.loaded import LoadedModel
-from padir.decoding.refine_batch import encode, padded_length
+from padir.decoding.refine_batch import padded_length
 from padir.distributed.sharding import on_host
 from padir.models.transformer import Transformer
 from padir.text.ids import pad_rows, sorted_batches
@@ -51,11 +51,19 @@ def cross_attention(
 
     Args:
       tokens_BL: one translation for each source, with EOS, then padding.
-      cross_kv, source_segment_BS: as in `Transformer.decode`.
+      cross_kv, source_segment_BS: as in `Transformer.draft_states`.
     """
     method = "target_states" if model.config.causal else "draft_states"
-    inputs = jnp.asarray(tokens_BL), (jnp.asarray(tokens_BL) > 0).astype(jnp.int32), cross_kv, source_segment_BS
-    _, sown = model.apply({"params": params}, *inputs, method=method, mutable=["intermediates"])
+    tokens_BL = jnp.asarray(tokens_BL)
+    _, sown = model.apply(
+        {"params": params},
+        tokens_BL,
+        (tokens_BL > 0).astype(jnp.int32),
+        cross_kv,
+        source_segment_BS,
+        method=method,
+        mutable=["intermediates"],
+    )
     layers: Any = [sown["intermediates"]["decoder"][f"layers_{i}"] for i in range(model.config.decoder_layers)]
     return jnp.stack([layer["encoder_decoder_attention"]["attn_BHLS"][0].mean(1) for layer in layers]).mean(0)
 
@@ -78,22 +86,25 @@ def links(
       PadirError: the model's canvas is no sentence, and it cannot write from left to right.
     """
     loaded = loaded.reader("align words")
-    first = 1 if loaded.card.config.length_token else 0
+    first = len(loaded.source_prefix)
     sources, _ = loaded.source_tokens([source for source, _ in pairs], truncate)
-    targets, _ = loaded.tokens([target for _, target in pairs], truncate, name="target")
+    targets, _ = loaded.target_tokens([target for _, target in pairs], truncate)
     found: list[list[int]] = [[] for _ in pairs]
     for some in sorted_batches(range(len(pairs)), batch_size, lambda i: (len(sources[i]), len(targets[i]))):
-        source_BS = loaded.padded([sources[i] for i in some], batch_size, lengths)
+        batch = loaded.encode([sources[i] for i in some], batch_size, lengths)
+        num_rows, width = batch.source_BS.shape
         # Where targets fit into rows as long as those of sources, fewer programs are compiled.
-        longest = padded_length(max(len(targets[i]) for i in some), source_BS.shape[1:])
-        target_BL = pad_rows(
-            [targets[i] for i in some], min(longest, loaded.card.config.max_length), source_BS.shape[0]
-        )
+        longest = padded_length(max(len(targets[i]) for i in some), [width])
+        target_BL = pad_rows([targets[i] for i in some], min(longest, loaded.card.config.max_length), num_rows)
         with loaded.on_devices():
-            encoded, cross_kv = encode(loaded.model, loaded.converted, loaded.place(source_BS))
-            read = loaded.place(target_BL), cross_kv, encoded.segment_BS
-            weight_BLS = on_host(cross_attention(loaded.model, loaded.converted, *read))
-        for weight_LS, i in zip(weight_BLS, some, strict=False):
+            weight_BLS = cross_attention(
+                loaded.model,
+                loaded.converted,
+                loaded.place(target_BL),
+                batch.cross_kv,
+                batch.encoded.segment_BS,
+            )
+        for weight_LS, i in zip(on_host(weight_BLS), some, strict=False):
             source, target = sources[i][first:-1], targets[i][:-1]
             weight_LS = weight_LS[: len(target), first : first + len(source)]
             of_source, of_target = (

@@ -1,6 +1,6 @@
 """Autoregressive decoding with a causal model: searches, and scores of given targets.
 
-One loop runs all three searches. At each step,
+One loop runs every search (`padir.decoding.search`). At each step,
 
 1. the decoder gives logits of the next position of all rows, N rows for each sentence, with cached keys and values;
 2. the search chooses which row each new row extends, and by which token;
@@ -167,8 +167,16 @@ def write_targets(
 
     key_B = sentence_keys(source_BS, seed)
     cache = bound.empty_cache(source_BS.shape[0], search.size, max_length)
-    how = {"max_length": max_length, "ids": model.ids, "prefix_BL": prefix_BL}
-    rows, passes_B = generate(key_B, next_fn, cache, limit_B, search, **how)
+    rows, passes_B = generate(
+        key_B,
+        next_fn,
+        cache,
+        limit_B,
+        search,
+        max_length=max_length,
+        ids=model.ids,
+        prefix_BL=prefix_BL,
+    )
     score_BN = jnp.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)
     return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B
 
@@ -182,14 +190,30 @@ def score_targets(
 ) -> Float[Array, "R L"]:
     """A causal model's log-probability of each token of given targets, in one teacher-forced pass; 0 at padding.
 
+    Only the logits of one target of each sentence, [B, L, V], are in memory at a time.
+
     Args:
       source_BS: one sentence with its EOS in each row.
-      target_RL: targets with EOS, R = B * N rows: N hypotheses of the first sentence, then of the second, and so on.
+      target_RL: targets with EOS, R = B * N rows: N targets of the first sentence, then of the second, and so on.
     """
     source_BS, target_RL = jnp.asarray(source_BS), jnp.asarray(target_RL)
+    present_RL = target_RL > 0
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
-    return score_drafts(model, params, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS, target_RL)
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+    states_RLD = bound.target_states(target_RL, present_RL.astype(jnp.int32), cross_kv, encoded.segment_BS)
+    # A group has one row of each sentence, so that devices that share the sentences share every group.
+    batch = source_BS.shape[0]
+    groups = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[1:]).swapaxes(0, 1), (states_RLD, target_RL))
+
+    def read(group):
+        states_BLD, target_BL = group
+        logits_BLV = model.bind({"params": params}).logits(states_BLD)
+        at_target_BL = jnp.take_along_axis(logits_BLV, target_BL[..., None], axis=-1)[..., 0]
+        return at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1)
+
+    log_prob_RL = jax.lax.map(read, groups).swapaxes(0, 1).reshape(target_RL.shape)
+    return jnp.where(present_RL, log_prob_RL, 0.0)
 
 
 class PrefixTrees(NamedTuple):
@@ -266,27 +290,3 @@ def score_trees(
     groups = states_BUD, trees.next_BNU.swapaxes(1, 2)
     groups = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, group, x.shape[-1]).swapaxes(0, 1), groups)
     return jax.lax.map(read, groups).sum(0)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def score_drafts(
-    model: Transformer, params: Any, cross_kv: Any, source_segment_BS: Int[Array, "B S"], target_RL: Int[Array, "R L"]
-) -> Float[Array, "R L"]:
-    """Computes `score_targets` for sources that are encoded already (see `Transformer.decode`); targets may be empty.
-
-    Only the logits of one hypothesis of each sentence, [B, L, V], are in memory at a time.
-    """
-    bound, present_RL = model.bind({"params": params}), target_RL > 0
-    states_RLD = bound.target_states(target_RL, present_RL.astype(jnp.int32), cross_kv, source_segment_BS)
-    # A group has one row of each sentence, so that devices that share the sentences share every group.
-    batch = source_segment_BS.shape[0]
-    groups = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[1:]).swapaxes(0, 1), (states_RLD, target_RL))
-
-    def read(group):
-        states_BLD, target_BL = group
-        logits_BLV = model.bind({"params": params}).logits(states_BLD)
-        at_target_BL = jnp.take_along_axis(logits_BLV, target_BL[..., None], axis=-1)[..., 0]
-        return at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1)
-
-    log_prob_RL = jax.lax.map(read, groups).swapaxes(0, 1).reshape(target_RL.shape)
-    return jnp.where(present_RL, log_prob_RL, 0.0)

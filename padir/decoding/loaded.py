@@ -6,25 +6,40 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
 
 from padir.decoding.program_cache import check_process
-from padir.decoding.refine_batch import padded
+from padir.decoding.refine_batch import encode, padded
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
+from padir.models.encoder import Encoded
 from padir.models.params import KEPT, in_model_dtype, quantise
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS
-from padir.text.marks import Marked, mark
 from padir.text.normalise import Normalised, composed
 from padir.text.tokenizer import Tokenizer, surrogates_error
+
+
+class EncodedBatch(NamedTuple):
+    """Encoded sentences; rows that only pad the batch come last.
+
+    Attributes:
+      source_BS: the encoder's input, on the host.
+      encoded: the encoder's output, on the device.
+      cross_kv: each decoder layer's keys and values of this output.
+    """
+
+    source_BS: Int[np.ndarray, "B S"]
+    encoded: Encoded
+    cross_kv: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,12 +84,19 @@ class LoadedModel:
         """Pads token lists (`padir.decoding.refine_batch.padded`) to rows that the devices can share equally."""
         return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA], lengths)
 
+    def encode(self, tokens: Sequence[list[int]], batch_size: int, lengths: Sequence[int] = ()) -> EncodedBatch:
+        """Encodes a batch of `source_tokens`; the arrays may not be computed yet. Arguments are as in `padded`."""
+        source_BS = self.padded(tokens, batch_size, lengths)
+        with self.on_devices():
+            encoded, cross_kv = encode(self.model, self.converted, self.place(source_BS))
+        return EncodedBatch(source_BS, encoded, cross_kv)
+
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the context in which programs run on the devices of the parameters."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def side(self, mode: str, precision: str | None = None) -> LoadedModel:
-        """The model for a mode of `padir.decoding.options.MODES` and a precision; each is made once and kept.
+        """The model for a mode of `padir.options.MODES` and a precision; each is made once and kept.
 
         int8 rounds the weights to 8 bits. A sentence's translation may then depend on its batch, because a difference
         in the last bits can change the rounding of an activation. bfloat16 is for weights and activations; softmax,
@@ -100,14 +122,14 @@ class LoadedModel:
         Raises:
           PadirError: the model has no such side, so that it cannot do the task.
         """
-        if not self._aligns:
-            what = f"a {self.card.config.geometry.name} model cannot {task}, because its canvas is no sentence"
-            raise PadirError(what, remedy="take a dual model, whose causal side can")
-        return self if self.card.config.geometry.sized_by_target else self.side("causal")
+        if not self.card.config.dual:
+            self.card.config.check_sentence(task, "take a dual model, whose causal side can")
+        return self if self.card.config.geometry.is_sentence else self.side("causal")
 
     @property
-    def _aligns(self) -> bool:
-        return self.card.config.dual or self.card.config.geometry.sized_by_target
+    def aligns(self) -> bool:
+        """True if the model can read finished sentences, and so align words."""
+        return self.card.config.dual or self.card.config.geometry.is_sentence
 
     def _in_precision(self, precision: str | None) -> LoadedModel:
         if precision in (None, self.card.config.dtype):
@@ -127,10 +149,22 @@ class LoadedModel:
         return None if shortlist is None else shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
-        """The encoder's input (`tokens`, after [LENGTH] if the model uses it), and indices of cut texts."""
-        tokens, truncated = self.tokens(texts, truncate, "text")
-        prefix = [self.card.ids.length] if self.card.config.length_token else []
-        return [[*prefix, *each] for each in tokens], truncated
+        """The encoder's input, token lists with `source_prefix` and EOS, and the indices of the texts that were cut.
+
+        Raises:
+          PadirError: a text has more tokens than the model takes, and `truncate` is False.
+        """
+        tokens, truncated = self._tokens(texts, self.longest_source, truncate, "text")
+        return [[*self.source_prefix, *each] for each in tokens], truncated
+
+    def target_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
+        """Token lists with EOS of given targets, and the indices of those that were cut; errors as for sources."""
+        return self._tokens(texts, self.card.config.max_length - 1, truncate, "target")
+
+    @property
+    def source_prefix(self) -> list[int]:
+        """The ids that stand before a source: [LENGTH] if the model predicts lengths with it."""
+        return [self.card.ids.length] if self.card.config.length_token else []
 
     def normalised(self, texts: Sequence[str], kinds: Sequence[str] = ()) -> list[Normalised]:
         """Texts in the form that the model was trained with, and what stands around each; refuses surrogates."""
@@ -147,41 +181,20 @@ class LoadedModel:
         pairs = zip(texts, self.normalised(texts), strict=True)
         return [read if read.text else Normalised(composed(text)) for text, read in pairs]
 
-    def marked(self, texts: Sequence[str], kinds: Sequence[str]) -> tuple[list[str], list[Marked | None]]:
-        """Texts with marks for the spans of `Decoding.placeholders`, and the spans of each text, or None without any.
-
-        A text that has no words beside its spans becomes "".
-
-        Raises:
-          PadirError: the model cannot give lost spans their places (`reader`).
-        """
-        if kinds:
-            self.reader("keep words")
-        placeholders = self.card.ids.num_placeholders > 0 and self._aligns
-        if not kinds and not placeholders:
-            return [*texts], [None] * len(texts)
-        found = [mark(text, kinds, placeholders) for text in texts]
-        return [text if own is None else own.text for text, own in zip(texts, found, strict=True)], found
-
     @property
     def longest_source(self) -> int:
         """Largest number of source tokens, without EOS."""
         config = self.card.config
         return config.geometry.longest_source(config.max_length) - 1
 
-    def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
-        """Token lists with EOS, and the indices of the texts that were cut; `name` is the noun for a text in messages.
-
-        Raises:
-          PadirError: a text has more tokens than the model takes, and `truncate` is False.
-        """
+    def _tokens(self, texts: Sequence[str], limit: int, truncate: bool, noun: str) -> tuple[list[list[int]], set[int]]:
+        """At most `limit` tokens of each text, and EOS; `noun` names a text in messages."""
         check_process()
-        limit = self.longest_source if name == "text" else self.card.config.max_length - 1
         every, truncated = self.tokenizer.encode_batch(texts), set()
         for i, tokens in enumerate(every):
             if len(tokens) > limit:
                 if not truncate:
-                    what = f"{name} {i + 1} has {len(tokens)} tokens, the model takes {limit}"
+                    what = f"{noun} {i + 1} has {len(tokens)} tokens, the model takes {limit}"
                     raise PadirError(what, remedy="split it, or cut it (truncate=True in Python)")
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated

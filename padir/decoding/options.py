@@ -1,45 +1,38 @@
 """`Decoding`, the options of translating sentences, and the check that they fit a model.
 
-The fields of `Decoding` are the one list of decoding options: Python, gin, the command line and model cards use their
-names, types, defaults and help (`option_table`).
+`padir.options` has the table of the options; here are their types and checks.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import inspect
 import os
-import typing
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
 from padir import checks
-from padir.decoding.rerank import RULES, CausalScore, Rerank, rule_of
+from padir.decoding.ranker import Ranker, ranker_of
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
-from padir.models.config import ModelConfig
-from padir.models.directory import ModelCard
-from padir.pretrained import PRETRAINED
+from padir.options import MODES, OPTIONS, Mode, Precision
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies import check_strategy, checked_call, parse_call, parse_strategy
-from padir.text.spans import KINDS, check_kinds
+from padir.refinement.strategies import checked_call, parse_call, parse_strategy
+from padir.text.spans import check_kinds
 
 if TYPE_CHECKING:
     StrategyOption: TypeAlias = Strategy
     CanvasOption: TypeAlias = Corruption
     ShortlistOption: TypeAlias = Shortlist
-    KeepOption: TypeAlias = tuple[str, ...]
+    PlaceholdersOption: TypeAlias = tuple[str, ...]
 else:  # text is accepted, too, and replaced by what it names
     StrategyOption, CanvasOption, ShortlistOption = Strategy | str, Corruption | str, Shortlist | str | os.PathLike
-    KeepOption = Sequence[str] | str
+    PlaceholdersOption = Sequence[str] | str
 
-Mode: TypeAlias = Literal["refine", "causal"]
-Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
-MODES: tuple[Mode, ...] = typing.get_args(Mode)
 MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
 Weight = Annotated[float, partial(checks.within, 0, 1_000)]
@@ -57,7 +50,7 @@ class DecodingOptions(TypedDict, total=False):
     length_window: bool
     prefix_beam: int
     num_drafts: int
-    rerank: Rerank | str
+    rerank: Ranker | str
     length_normalization: float
     drop_repeats: bool | None
     blank_penalty: float
@@ -72,14 +65,9 @@ class DecodingOptions(TypedDict, total=False):
     placeholders: Sequence[str]
 
 
-def _option(default: Any, about: str, *modes: str) -> Any:
-    """A field with its help text; it applies only to the given modes, or to all modes if none is given."""
-    return dataclasses.field(default=default, metadata={"help": about, "modes": modes or MODES})
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class Decoding:
-    """Options of decoding; which of them a translation uses depends on its mode (`option_table` lists the modes).
+    """Options of decoding; which of them a translation uses depends on its mode (`padir.options` lists the modes).
 
     Attributes:
       mode: "refine" refines drafts, "causal" writes from left to right. None chooses "refine" if the model can refine,
@@ -114,47 +102,60 @@ class Decoding:
         computes as the model's configuration says.
       placeholders: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls",
         "numbers" (`padir.text.spans.KINDS`), or regular expressions.
-      card_options: the options of a card that names a mode, which `changed` reads when it changes the mode.
+
+    Options of both modes may stand together, as in a model's card: each mode reads its own. An option that only one
+    mode reads chooses that mode, unless one is named.
 
     Raises:
-      PadirError: a number is out of its range, or a field has a value of the wrong type.
+      PadirError: a number is out of its range, a field has a value of the wrong type, or options belong to different
+        modes.
 
+    >>> Decoding(beam=5).mode
+    'causal'
     >>> Decoding(num_lengths=5, strategy="threshold:tau=0.8").strategy.tau
     0.8
     """
 
-    if TYPE_CHECKING:  # text may be given where an object is kept
+    mode: Mode | None
+    num_steps: Passes
+    strategy: StrategyOption | None
+    canvas: CanvasOption | None
+    num_lengths: checks.Count
+    length_window: bool
+    prefix_beam: checks.Count
+    num_drafts: checks.Count
+    rerank: Ranker | str
+    length_normalization: Exponent
+    drop_repeats: bool | None
+    blank_penalty: Weight
+    beam: checks.Count
+    length_penalty: Exponent
+    temperature: Weight
+    n_best: checks.CountOrZero
+    shortlist: ShortlistOption | None
+    batch_size: checks.Count
+    seed: checks.CountOrZero
+    precision: Precision | None
+    placeholders: PlaceholdersOption
 
-        def __init__(self, **options: Unpack[DecodingOptions]) -> None: ...
+    def __init__(self, **options: Unpack[DecodingOptions]) -> None:
+        if others := options.keys() - OPTIONS.keys():
+            raise unknown(min(others))
+        values = {name: option.default for name, option in OPTIONS.items()} | options
+        if len(options) < len(OPTIONS):  # `dataclasses.replace` gives all options
+            values["mode"] = implied_mode(options) or options.get("mode")
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
 
-    mode: Mode | None = _option(None, "refine drafts | causal: left to right")
-    num_steps: Passes = _option(4, "maximum number of decoder passes", "refine")
-    strategy: StrategyOption | None = _option(None, "refinement strategy, such as threshold:tau=0.9", "refine")
-    canvas: CanvasOption | None = _option(None, "corruption that makes drafts, such as mask", "refine")
-    num_lengths: checks.Count = _option(1, "most likely lengths to try", "refine")
-    length_window: bool = _option(False, "try the most likely length and its neighbours", "refine")
-    prefix_beam: checks.Count = _option(1, "CTC: most likely sentences to read out of a canvas", "refine")
-    num_drafts: checks.Count = _option(
-        1, "random drafts of each length, or samples; the best is kept", "refine", "causal"
+    # gin and help pages read names and defaults of the options here.
+    vars(inspect.unwrap(__init__))["__signature__"] = inspect.Signature(
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        + [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=row.default)
+            for name, row in OPTIONS.items()
+        ]
     )
-    rerank: Rerank | str = _option(
-        "own", "choose among hypotheses by own | causal | mbr | mbr_bleu | an autoregressive model", "refine"
-    )
-    length_normalization: Exponent = _option(
-        1.0, "rerank: divide the log-probability by tokens to this power", "refine"
-    )
-    drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
-    blank_penalty: Weight = _option(0.0, "lowers the blank's logit: longer translations", "refine")
-    beam: checks.Count = _option(5, "rows of beam search; 1: greedy search", "causal")
-    length_penalty: Exponent = _option(0.6, "exponent of the beam's length penalty; 0: none", "causal")
-    temperature: Weight = _option(0.0, "temperature of sampling; 0: search", "causal")
-    n_best: checks.CountOrZero = _option(0, "number of candidates to list, best first", "refine")
-    shortlist: ShortlistOption | None = _option(None, "file of `padir shortlist`: ids to write", "refine", "causal")
-    batch_size: checks.Count = _option(32, "sentences decoded at once")
-    seed: checks.CountOrZero = _option(0, "seed of random drafts, or of sampling")
-    precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")
-    placeholders: KeepOption = _option((), "spans to keep as they are: tags | urls | numbers | a pattern; repeatable")
-    card_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self):
         checks.check_fields(self)
@@ -170,36 +171,35 @@ class Decoding:
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
         product = "num_drafts x num_lengths x prefix_beam"
-        checks.within(0, most, **{product: self.num_hypotheses, "beam": self.beam, "n_best": self.n_best})
-        checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * self.num_hypotheses})
+        drafts = self.num_drafts * self.num_lengths * self.prefix_beam
+        checks.within(0, most, **{product: drafts, "beam": self.beam, "n_best": self.n_best})
+        checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * drafts})
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
-        """These options with other values. Another mode resets the options that do not apply to it.
+        """These options with other values; a mode that the changes name, or imply, is the new one.
 
-        Options that apply to the new mode, and not to the old one, get the values of the model's card.
+        Raises:
+          PadirError: there is no such option, or the changes belong to different modes.
 
         >>> Decoding(num_lengths=5).changed(num_steps=2).num_lengths
         5
+        >>> Decoding(num_lengths=5).changed(beam=2).mode
+        'causal'
         """
-        if unknown := changes.keys() - option_table().keys():
-            raise _unknown(min(unknown))
-        asked_for = changes.get("mode")
-        changes["mode"] = mode = self.mode if asked_for is None else asked_for
-        if mode is None or mode == self.mode:
-            return dataclasses.replace(self, **changes)
-        gone = foreign(mode)
-        new = {*foreign(self.mode or "refine")} - {*gone}
-        unset = [name for name in new if getattr(self, name) == getattr(Decoding, name)]
-        card = {name: self.card_options[name] for name in unset if name in self.card_options}
-        return dataclasses.replace(self.without(*gone), **(card | changes))
+        if others := changes.keys() - OPTIONS.keys():
+            raise unknown(min(others))
+        mode = implied_mode(changes) or changes.get("mode") or self.mode
+        return dataclasses.replace(self, **(changes | {"mode": mode}))
 
     def without(self, *names: str) -> Decoding:
         """These options with the defaults for the named options."""
-        return dataclasses.replace(self, **{name: getattr(Decoding, name) for name in names})
+        return dataclasses.replace(self, **{name: OPTIONS[name].default for name in names})
 
     @property
     def num_hypotheses(self) -> int:
-        """The number of hypotheses of a sentence that refining compares."""
+        """The number of hypotheses of a sentence: rows of a search in the mode "causal", else refined drafts."""
+        if self.mode == "causal":
+            return self.num_drafts if self.temperature else self.beam
         return self.num_drafts * self.num_lengths * self.prefix_beam
 
     @property
@@ -208,10 +208,10 @@ class Decoding:
         return getattr(self.strategy, "drops_repeats", False) if self.drop_repeats is None else self.drop_repeats
 
     @property
-    def rule(self) -> Rerank:
-        """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names."""
+    def ranker(self) -> Ranker | None:
+        """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names; None for the writer's."""
         rerank = self.rerank
-        return rule_of(rerank, self.length_normalization) if isinstance(rerank, str) else rerank
+        return ranker_of(rerank, self.length_normalization) if isinstance(rerank, str) else rerank
 
     @property
     def search(self) -> Beam | Sampling:
@@ -225,8 +225,11 @@ class Decoding:
         return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
 
 
-def _unknown(name: str) -> PadirError:
-    return PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, option_table()))
+assert {field.name for field in dataclasses.fields(Decoding)} == OPTIONS.keys(), "a field for each row of the table"
+
+
+def unknown(name: str) -> PadirError:
+    return PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, OPTIONS))
 
 
 def _canvas(text: str) -> Corruption:
@@ -237,160 +240,26 @@ def _canvas(text: str) -> Corruption:
 
 
 _FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "shortlist": Shortlist.load}
-_HINTS = typing.get_type_hints(Decoding)
 
 
-_init = Decoding.__init__
+def implied_mode(given: Mapping[str, Any]) -> Mode | None:
+    """The mode that options name, or that an option chooses because only this mode reads it; None if none does.
 
+    Options of None count as not given.
 
-@functools.wraps(_init)
-def _init_with_known_names(self: Decoding, *args: Any, **options: Any) -> None:
-    for name in options:
-        if name not in _HINTS:
-            raise _unknown(name)
-    _init(self, *args, **options)
+    Raises:
+      PadirError: the options belong to different modes.
 
-
-Decoding.__init__ = _init_with_known_names
-
-
-class Option(NamedTuple):
-    """A decoding option as commands show it: `kind` is the type of its value as text (bool, int, float or str)."""
-
-    name: str
-    kind: type
-    default: Any
-    help: str
-    modes: tuple[str, ...]
-
-
-@functools.cache
-def option_table() -> dict[str, Option]:
-    """All decoding options by name, in order.
-
-    >>> option_table()["num_lengths"].kind, option_table()["num_lengths"].default
-    (<class 'int'>, 1)
+    >>> implied_mode({"num_steps": 2, "seed": 1})
+    'refine'
     """
-    found = {}
-    for field in (field for field in dataclasses.fields(Decoding) if field.name != "card_options"):
-        kinds = typing.get_args(_HINTS[field.name]) or (_HINTS[field.name],)
-        kind = next((kind for kind in kinds if kind in (bool, int, float)), str)
-        found[field.name] = Option(field.name, kind, field.default, field.metadata["help"], field.metadata["modes"])
-    return found
-
-
-def foreign(mode: str) -> list[str]:
-    """The options that do not apply to a mode."""
-    return [name for name, option in option_table().items() if mode not in option.modes]
-
-
-def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
-    """The options of a call: `decoding`, or the model's `own`, with changes by name; each must apply to the mode."""
-    made = (decoding or own).changed(**changes)
-    mode = mode_of(made, config)
-    for name in foreign(mode):
-        if changes.get(name) is not None:
-            raise foreign_option(name, mode, config)
-    return made
-
-
-def check_n_best(n_best: int, most: int) -> None:
-    """Raises a PadirError if more hypotheses are to be listed than a sentence has."""
-    if n_best > most:
-        expected = f"at most {most}, the number of hypotheses of a sentence"
-        raise PadirError("n_best", expected, n_best, "raise num_lengths, prefix_beam or num_drafts")
-
-
-def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options, by its card: for the card's mode; the default `num_lengths` is `length_unit`."""
-    own: Any = {"num_lengths": card.config.length_unit} | card.decoding
-    try:
-        if wrong := {"batch_size", "seed"} & own.keys():
-            raise PadirError(f"a card cannot set {min(wrong)}, which each translation sets")
-        for name in ("rerank", "shortlist"):
-            if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
-                raise PadirError(f"a card cannot name a file or another model as {name}")
-        decoding = Decoding().changed(**own)  # with the options of all modes, to check every value
-        if {*decoding.placeholders} - {*KINDS}:
-            raise PadirError("a card cannot set patterns of placeholders")
-        decoding.check_work(64, 4_096)  # strangers write cards
-        here = {name: value for name, value in own.items() if not decoding.mode or name not in foreign(decoding.mode)}
-        base = dataclasses.replace(Decoding(), card_options=own if decoding.mode else {})
-        return base.changed(**here)
-    except (PadirError, TypeError) as error:
-        what = f"the model's card has wrong decoding options ({error})"
-        raise PadirError(what, remedy="correct model.json") from None
-
-
-def mode_of(decoding: Decoding, config: ModelConfig) -> Mode:
-    """The mode in which a model writes: if none is named, the model's own."""
-    own: Mode = "causal" if config.causal else "refine"
-    mode = decoding.mode or own
-    if mode != own and not config.dual:
-        what = f"the mode {mode!r} needs a dual model, and this one always "
-        what += "writes from left to right" if config.causal else "refines drafts"
-        raise PadirError(what, remedy="leave the mode out, or train a model with ModelConfig.dual = True")
-    return mode
-
-
-def resolve(
-    decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
-) -> Decoding:
-    """Fills in the mode, and the model's own strategy and canvas; refuses options that do not fit the model."""
-    mode = mode_of(decoding, config)
-    for name in foreign(mode):
-        if getattr(decoding, name) != getattr(Decoding, name):
-            raise foreign_option(name, mode, config)
-    decoding = dataclasses.replace(decoding, mode=mode)
-    if mode != "refine":
-        if decoding.num_drafts > 1 and not decoding.temperature:
-            raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
-        return decoding
-    assert corruption is not None and strategy is not None
-    _check_rerank(decoding, config)
-    decoding = decoding.filled(corruption, strategy)
-    canvas, strategy = decoding.canvas, decoding.strategy
-    assert canvas is not None and strategy is not None
-    readout = config.geometry
-    for name, most in readout.limits.items():
-        value = getattr(decoding, name)
-        if value is not None and value > most:
-            expected = "False" if most is False else f"at most {most}"
-            remedy = "leave it out"
-            if name in ("num_lengths", "prefix_beam"):
-                remedy = f"set {readout.several} for several hypotheses"
-            raise PadirError(name, f"{expected} for a {readout.name} model", value, remedy)
-    if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
-        remedy = "leave one of them out: the sentences are read out of one canvas"
-        raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
-    if readout.merges_repeats:
-        decoding = dataclasses.replace(decoding, drop_repeats=False)
-    check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
-    if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
-        decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
-    if decoding.num_drafts > 1 and canvas.deterministic:
-        remedy = "try more lengths, because all drafts would be equal"
-        raise PadirError("num_drafts", "1 for a canvas without randomness", decoding.num_drafts, remedy)
-    return decoding
-
-
-def foreign_option(name: str, mode: str, config: ModelConfig) -> PadirError:
-    """The error for an option that does not apply to the mode in which a model writes."""
-    modes = option_table()[name.lstrip("-")].modes
-    remedy = f"choose the mode {' or '.join(modes)}" if config.dual else f"leave {name} out"
-    return PadirError(f"{name} applies only to the mode {' and '.join(modes)}", got=mode, remedy=remedy)
-
-
-def _check_rerank(decoding: Decoding, config: ModelConfig) -> None:
-    """Checks that the rule can choose for this model, and that it reads the numbers that are given for it."""
-    rerank = decoding.rerank
-    if not config.dual and (rerank == "causal" or isinstance(rerank, CausalScore)):
-        what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
-        raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
-    if isinstance(rerank, str) and rerank not in RULES:
-        _ = decoding.rule  # raises if there is no such model
-    named = rerank if isinstance(rerank, str) else ""
-    reads = named not in ("", "mbr", "mbr_bleu")
-    if decoding.length_normalization != Decoding.length_normalization and not reads:
-        what = "length_normalization applies only to the rerank rules own, causal, a model"
-        raise PadirError(what, got=rerank, remedy="leave one of them out" if named else "set it in the rule itself")
+    by_mode: dict[Mode, str] = {}
+    if (mode := given.get("mode")) in MODES:
+        by_mode[mode] = f"mode={mode}"
+    for name, value in given.items():
+        if value is not None and len(modes := OPTIONS[name].modes) == 1:
+            by_mode.setdefault(modes[0], name)
+    if len(by_mode) > 1:
+        belongs = ", ".join(f"{name} to {mode!r}" for mode, name in by_mode.items())
+        raise PadirError(f"options of different modes exclude each other ({belongs})", remedy="leave one of them out")
+    return next(iter(by_mode), None)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, hold, veil
+from padir.refinement.canvas import Canvas, hold, restrict_visibility
 from padir.refinement.corruption import draft
 from padir.refinement.loop import Refined, refine
 from padir.refinement.protocols import Corruption, Decoder, Strategy
@@ -40,7 +40,9 @@ class DraftInputs(NamedTuple):
       cross_kv, source_segment_BS: cross-attention keys and values of the sources, and the sources' segment ids.
       source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
+      num_steps, seed, blank_penalty: as in `Decoding`; other values compile no new program.
       fixed_RL: ids that candidates must hold at their positions, 0 for none; None if no candidate holds any.
+      kept_v: ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
     """
 
     cross_kv: Any
@@ -48,30 +50,31 @@ class DraftInputs(NamedTuple):
     source_BS: Int[Array, "B S"]
     length_BN: Int[Array, "B N"]
     draw_BN: Int[Array, "B N"]
+    num_steps: Any
+    seed: Any = 0
+    blank_penalty: Any = 0.0
     fixed_RL: Any = None
+    kept_v: Any = None
 
 
 class Drafts(NamedTuple):
     """Refined drafts, R = B * N rows, sentence-major; NumPy arrays once they are on the host.
 
     Attributes:
-      free_RL: True at positions of the sentence, which are neither EOS nor padding.
+      editable_RL: True at positions that are neither EOS nor padding. They include the ones that `DraftInputs.fixed_RL`
+        fixes, unlike `Canvas.editable_BL`.
       log_prob_R: sum of the row's log-probabilities; NaN if a position was never written.
       oscillated_R: True for rows that were ended because they oscillated between two canvases.
       trace_TRL: tokens and log-probabilities of the draft and of every step; None if the steps were not traced.
     """
 
     tokens_RL: Int[np.ndarray, "R L"]
-    free_RL: Bool[np.ndarray, "R L"]
+    editable_RL: Bool[np.ndarray, "R L"]
     length_R: Int[np.ndarray, " R"]
     log_prob_R: Float[np.ndarray, " R"]
     passes_R: Int[np.ndarray, " R"]
     oscillated_R: Bool[np.ndarray, " R"]
     trace_TRL: tuple[Any, Any] | None
-
-    def row(self, number: int) -> tuple[Any, Any]:
-        """tokens_L and free_L of a row."""
-        return self.tokens_RL[number], self.free_RL[number]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +85,7 @@ class RefineOptions:
       max_target_length: L, the width of the canvas.
       rows_at_once: number of rows that the decoder processes together; None means all rows.
       traced_steps: number of steps that the trace has room for, at least the number of steps; None for no trace.
-      beam: number of sentences that the last pass reads out of each canvas; 1 for the argmax of each position.
+      prefix_beam: as in `Decoding`; 1 reads the tokens that the strategy wrote.
     """
 
     max_target_length: int
@@ -90,7 +93,7 @@ class RefineOptions:
     corruption: Corruption
     rows_at_once: int | None = None
     traced_steps: int | None = None
-    beam: int = 1
+    prefix_beam: int = 1
 
 
 def padded(
@@ -119,69 +122,56 @@ def encode(model: Transformer, params, source_BS):
     return encoded, bound.cross_kv(encoded.memory_BSD)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames="options")
-def refine_drafts(
-    model: Transformer,
-    params,
-    inputs: DraftInputs,
-    *,
-    options: RefineOptions,
-    num_steps,
-    seed,
-    blank_penalty=0.0,
-    kept_v=None,
-) -> Drafts:
-    """Makes a draft of every candidate of a batch and refines all drafts.
-
-    Other values of `num_steps`, `seed` and `blank_penalty` (see `Decoding`) compile no new program. `kept_v` holds the
-    ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
-    """
-    model, params = compact(model, params, kept_v)
+@functools.partial(jax.jit, static_argnames=("model", "options"))
+def refine_drafts(model: Transformer, params, inputs: DraftInputs, options: RefineOptions) -> Drafts:
+    """Makes a draft of every candidate of a batch and refines all drafts."""
+    model, params = compact(model, params, inputs.kept_v)
     params = in_model_dtype(model.config, params)  # once, not at every pass
-    key_R, canvas, decoder = lay_out(model, params, inputs, options, seed, blank_penalty)
+    key_R, canvas, decoder = lay_out(model, params, inputs, options)
+    written = options.prefix_beam == 1
     refined = refine(
         key_R,
         canvas,
         decoder,
         options.strategy,
-        num_steps=num_steps if options.beam == 1 else num_steps - 1,
-        trace=options.traced_steps or False,
+        num_steps=inputs.num_steps if written else inputs.num_steps - 1,
+        traced_steps=options.traced_steps,
         rows_at_once=options.rows_at_once,
     )
-    drafts = _written(refined, inputs) if options.beam == 1 else _searched(refined, inputs, decoder, options.beam)
+    drafts = _written(refined, inputs) if written else _searched(refined, inputs, decoder, options.prefix_beam)
     if (traced := drafts.trace_TRL) is not None:
-        traced = expand(traced[0], kept_v), traced[1]
+        traced = expand(traced[0], inputs.kept_v), traced[1]
     tokens: Any = drafts.tokens_RL  # NumPy arrays only on the host
-    return drafts._replace(tokens_RL=expand(tokens, kept_v), trace_TRL=traced)
+    return drafts._replace(tokens_RL=expand(tokens, inputs.kept_v), trace_TRL=traced)
 
 
 def _written(refined: Refined, inputs: DraftInputs) -> Drafts:
     """The drafts that the loop wrote, one of each canvas."""
-    free_RL = refined.canvas.free_BL
+    editable_RL = refined.canvas.editable_BL
     arrays: Any = (
         refined.tokens_BL,
-        free_RL if inputs.fixed_RL is None else free_RL | (inputs.fixed_RL > 0),
+        editable_RL if inputs.fixed_RL is None else editable_RL | (inputs.fixed_RL > 0),
         inputs.length_BN.reshape(-1),
         # Where logits are NaN in every pass, nothing is written.
-        jnp.where(refined.canvas.hidden_BL.any(-1), jnp.nan, (refined.canvas.score_BL * free_RL).sum(-1)),
+        jnp.where(refined.canvas.masked_BL.any(-1), jnp.nan, (refined.canvas.score_BL * editable_RL).sum(-1)),
         refined.passes_B,
         refined.cycled_B,
     )
     return Drafts(*arrays, trace_TRL=_trace(refined))
 
 
-def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, beam: int) -> Drafts:
-    """The drafts after one more pass: the `beam` best sentences of each canvas, best first."""
+def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, size: int) -> Drafts:
+    """The drafts after one more pass: the `size` best sentences of each canvas, best first."""
     canvas = refined.canvas
-    tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, beam)
+    tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, size)
     tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
-    of_canvas = canvas.free_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
-    free_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, beam, axis=0) for each in of_canvas)
+    of_canvas = canvas.editable_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
+    editable_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, size, axis=0) for each in of_canvas)
     if (traced := _trace(refined)) is not None:
-        tokens_TRL, scores_TRL = (jnp.repeat(each, beam, axis=1) for each in traced)
+        tokens_TRL, scores_TRL = (jnp.repeat(each, size, axis=1) for each in traced)
         last_TR1 = (jnp.arange(tokens_TRL.shape[0])[:, None] >= passes_R)[..., None]
         traced = jnp.where(last_TR1, tokens_RL, tokens_TRL), jnp.where(last_TR1, jnp.nan, scores_TRL)
-    arrays: Any = (tokens_RL, free_RL, length_R, log_prob_BN.reshape(-1), passes_R, cycled_R)
+    arrays: Any = (tokens_RL, editable_RL, length_R, log_prob_BN.reshape(-1), passes_R, cycled_R)
     return Drafts(*arrays, trace_TRL=traced)
 
 
@@ -198,11 +188,9 @@ def rows_together(length: int, platform: str) -> int | None:
     return max(1, POSITIONS // length) if platform == "cpu" else None
 
 
-def lay_out(
-    model: Transformer, params, inputs: DraftInputs, options: RefineOptions, seed, blank_penalty: Any = 0.0
-) -> tuple[Any, Canvas, Decoder]:
+def lay_out(model: Transformer, params, inputs: DraftInputs, options: RefineOptions) -> tuple[Any, Canvas, Decoder]:
     """Makes the drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
-    sentence_B = sentence_keys(inputs.source_BS, seed)
+    sentence_B = sentence_keys(inputs.source_BS, inputs.seed)
     length_R = inputs.length_BN.reshape(-1)
     # A candidate's key depends on its length and draw alone, so that other candidates do not change it.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
@@ -211,11 +199,11 @@ def lay_out(
     if inputs.fixed_RL is not None:
         canvas = hold(canvas, inputs.fixed_RL)
     if model.config.decontextualised:
-        canvas = veil(canvas, canvas.free_BL)
+        canvas = restrict_visibility(canvas, canvas.editable_BL)
     decoder = ModelDecoder(model, length_R.size // inputs.source_segment_BS.shape[0])
     positional = model.bind({"params": params}).positional(options.max_target_length)
     memory = inputs.cross_kv, inputs.source_segment_BS
-    return key_R, canvas, Partial(decoder, params, memory, positional, blank_penalty)
+    return key_R, canvas, Partial(decoder, params, memory, positional, inputs.blank_penalty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +232,12 @@ class ModelDecoder:
         if canvas.row_B is not None:
             sentence_B = canvas.row_B // self.rows_of_each
             memory = jax.tree.map(lambda x: x.at[sentence_B].get(mode="clip"), memory)
-        seen = {"visible_BLL": canvas.visible_BLL, "positional": positional}
         bound = self.model.bind({"params": params})
-        return bound, bound.draft_states(canvas.tokens_BL, canvas.segment_BL, *memory, **seen)
+        states_BLD = bound.draft_states(
+            canvas.tokens_BL,
+            canvas.segment_BL,
+            *memory,
+            visible_BLL=canvas.visible_BLL,
+            positional=positional,
+        )
+        return bound, states_BLD

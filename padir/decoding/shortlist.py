@@ -4,7 +4,7 @@
 2. `Shortlist.restrict` lists the candidates of a batch's source ids, the most frequent ids, and all special ids; the
    next most frequent ids pad the list to one of few sizes, so that few programs are compiled.
 3. `compact` makes a model with these ids alone, from their rows of the token embedding and of the projection. This
-  model drafts, refines and searches like any other, with fewer logits. `expand` turns the written ids into ids of the
+   model drafts, refines and searches like any other, with fewer logits. `expand` turns the written ids into ids of the
    whole vocabulary.
 
 So the output ids of a sentence depend on the other sentences of its batch. Random drafts are drawn from the ids of the

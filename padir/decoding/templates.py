@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import re
 from collections.abc import Sequence
 
-from padir.decoding.options import Decoding, Mode, mode_of
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
 from padir.text.ids import UNK
 from padir.text.normalise import composed
 from padir.text.tokenizer import Tokenizer
@@ -24,8 +21,6 @@ from padir.text.tokenizer import Tokenizer
 _GAP = re.compile(r"__(\d+)__|_{3,}")
 _MOST_GAP = 65_536  # as many as a canvas has positions
 _MOST_SPLITS = 8  # ways to share out positions among several gaps of unknown length
-
-_log = logging.getLogger("padir")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +51,15 @@ class Template:
             raise PadirError("template", "text with a gap: ___, or __3__ for three tokens", text)
         if all(isinstance(part, int) for part in parts):
             raise PadirError("template", "fixed text beside its gaps", text, "leave the template out")
-        if any(isinstance(part, tuple) and UNK in part for part in parts):
+        template = Template(tuple(parts))
+        if not template.spelt:
             raise PadirError("template", "characters of the model's vocabulary", text)
-        return Template(tuple(parts))
+        return template
+
+    @property
+    def spelt(self) -> bool:
+        """True if the vocabulary has all characters of the fixed text."""
+        return not any(isinstance(part, tuple) and UNK in part for part in self.parts)
 
     @property
     def prefix(self) -> tuple[int, ...] | None:
@@ -130,34 +131,3 @@ def templates_of(template: str | Sequence[str | Template], count: int, tokenizer
     if len(template) != count:
         raise PadirError(f"{count} texts need {count} templates or one", got=len(template))
     return [each if isinstance(each, Template) else Template.parse(each, tokenizer) for each in template]
-
-
-def able(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
-    """The options in a mode that can hold the templates; a message names another mode.
-
-    Raises:
-      PadirError: the model has no such mode, or the options exclude templates.
-    """
-    if decoding.shortlist is not None:
-        raise PadirError("a template needs all ids: leave the shortlist out")
-    prefixes = all(each.prefix is not None for each in templates)
-    modes: list[Mode] = ["refine"] if not config.causal and config.geometry.sized_by_target else []
-    if (config.causal or config.dual) and prefixes:
-        modes.append("causal")
-    if not modes:
-        what = "a model that writes from left to right" if config.causal else f"a {config.geometry.name} model"
-        remedy = "give a prefix, such as 'I went ___'" if config.causal or config.dual else "take another model"
-        raise PadirError(f"{what} cannot hold these words", remedy=remedy)
-    longest = max((each.least for each in templates), default=0)
-    if longest > config.max_length:
-        raise PadirError("template", f"at most {config.max_length} tokens, as the model takes", longest)
-    mode = mode_of(decoding, config)
-    chosen = mode if mode in modes else modes[0]
-    if chosen == "refine" and any(each.parts.count(0) > 1 for each in templates):
-        # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
-        rule = decoding.rule
-        decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
-    if chosen == mode:
-        return decoding
-    _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
-    return decoding.changed(mode=chosen)

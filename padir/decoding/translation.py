@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from padir.reporting.trace import Step, Trace
-from padir.text.ids import EOS, PADDING
-from padir.text.marks import Marked
+from padir.text.ids import EOS, PADDING, equals_left
 from padir.text.normalise import Normalised
+
+StepTrace = tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...]
+"""Pieces and log-probabilities of the draft and of every step; None where nothing was written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +34,8 @@ class Translation:
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
         and for a text that was written again because it lost a span.
       truncated: True if the source was cut to the length that the model takes.
-      candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first. A
-        text that several hypotheses have is listed once, with its best score.
-      candidate_lengths: the candidates' numbers of tokens, EOS included, before repeated tokens were dropped.
+      candidates: if requested (`Decoding.n_best`), the best hypotheses as translations of their own, best first. A text
+        that several hypotheses have is listed once, with its best score.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
         Hypotheses without such bytes come before others.
@@ -50,10 +50,9 @@ class Translation:
     length: int
     passes: int
     hypotheses: int = 1
-    trace: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...] | None = None
+    trace: StepTrace | None = None
     truncated: bool = False
-    candidates: tuple[tuple[str, float], ...] = ()
-    candidate_lengths: tuple[int, ...] = ()
+    candidates: tuple[Translation, ...] = ()
     oscillated: bool = False
     whole_text: str | None = None
     broken: int = 0
@@ -65,22 +64,23 @@ class Translation:
         """Makes a translation from `dataclasses.asdict`, also if JSON has turned its tuples into lists.
 
         >>> import json
-        >>> one = Translation("a", -0.5, 2, 1, candidates=(("a", -0.5), ("b", -1.0)))
+        >>> one = Translation("a", -0.5, 2, 1, candidates=(Translation("a", -0.5, 2, 1),))
         >>> Translation.of_json(json.loads(json.dumps(dataclasses.asdict(one)))) == one
         True
         """
-        return Translation(**{name: _tuples(value) for name, value in row.items()})
+        fields = {name: _tuples(value) for name, value in row.items() if name != "candidates"}
+        return Translation(**fields, candidates=tuple(map(Translation.of_json, row["candidates"])))
 
     def rewritten(self, change: Callable[[str], str]) -> Translation:
         """Changes the texts of a translation; of candidates whose texts become equal, the first stays."""
-        listed: dict[str, tuple[float, int]] = {}
-        for (text, score), length in zip(self.candidates, self.candidate_lengths, strict=True):
-            listed.setdefault(change(text), (score, length))
+        listed: dict[str, Translation] = {}
+        for each in self.candidates:
+            changed = each.rewritten(change)
+            listed.setdefault(changed.text, changed)
         return dataclasses.replace(
             self,
             text=change(self.text),
-            candidates=tuple((text, score) for text, (score, _) in listed.items()),
-            candidate_lengths=tuple(length for _, length in listed.values()),
+            candidates=tuple(listed.values()),
             whole_text=None if self.whole_text is None else change(self.whole_text),
         )
 
@@ -96,11 +96,6 @@ def _tuples(value: Any) -> Any:
 
 
 EMPTY_LINE = Translation("", 0.0, 1, 0, 0)
-
-
-def untranslated(text: str, marked: Marked | None) -> Translation:
-    """The result for a text that no model translates: an empty one, or one of spans alone, which stay."""
-    return EMPTY_LINE if marked is None or not text.strip() else dataclasses.replace(EMPTY_LINE, text=one_line(text))
 
 
 def restored(result: Translation, read: Normalised, kinds: Sequence[str]) -> Translation:
@@ -149,27 +144,25 @@ def clean(text: str, source: str) -> str:
     return text if "  " in source else re.sub(" {2,}", " ", text)
 
 
-def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[int] = frozenset()) -> list[int]:
-    """Leaves out free tokens that equal their left neighbour (the paper's section L.2), except `copied` ids.
+def without_repeats(tokens: Sequence[int], copied: frozenset[int] = frozenset()) -> list[int]:
+    """Leaves out tokens that equal their left neighbour (the paper's section L.2), except `copied` ids.
 
     These are digits, for example: without them the pieces 1 0 0 would become 1 0. The paper has no such ids.
 
-    >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
+    >>> without_repeats([7, 7, 8, 8, 7], frozenset([8]))
     [7, 8, 8, 7]
     """
-    tokens = tokens_L[free_L].tolist()
     return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
 
 
 def packed_without_repeats(
-    tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
+    tokens_BL: Int[Array, "B L"], editable_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
 ) -> Int[Array, "B L"]:
     """Applies `without_repeats` to every row inside jit; moves kept tokens to the left and adds EOS if there is room.
 
     `copied_V` is True for ids that may repeat.
     """
-    left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    kept_BL = free_BL & ((tokens_BL != left_BL) | copied_V[tokens_BL])
+    kept_BL = editable_BL & (~equals_left(tokens_BL) | copied_V[tokens_BL])
     order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
     index_L, count_B1 = jnp.arange(tokens_BL.shape[1]), kept_BL.sum(1, keepdims=True)
     packed_BL = jnp.take_along_axis(tokens_BL, order_BL, axis=1)

@@ -21,8 +21,9 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
-from padir.distributed.sharding import all_devices, on_host, settle
+from padir.distributed.sharding import all_devices, on_host, settle, spread
 from padir.errors import PadirError, first_line
 
 T = TypeVar("T")
@@ -46,9 +47,8 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
     Raises:
       PadirError: an argument is missing or out of range, or the processes do not find each other.
     """
-    numbers = (num_processes, process_id)
     if coordinator == AUTO:
-        if numbers != (None, None):
+        if num_processes is not None or process_id is not None:
             what = "coordinator='auto' takes the processes from the environment"
             raise PadirError(what, remedy="leave out num_processes and process_id")
     elif num_processes is None or process_id is None:
@@ -60,7 +60,7 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
     jax.config.update("jax_enable_preemption_service", False)  # this service would take SIGTERM from the trainer
     try:
         where = None if coordinator == AUTO else coordinator
-        jax.distributed.initialize(where, *numbers, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
+        jax.distributed.initialize(where, num_processes, process_id, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
     except (ValueError, RuntimeError) as error:
         remedy = "check that the first process runs and that the numbers are right (or the environment, for `auto`)"
         raise PadirError(f"the processes did not join ({first_line(error)})", remedy=remedy) from error
@@ -78,12 +78,14 @@ def from_first(make: Callable[[], Any]) -> Any:
     """
     if jax.process_count() == 1:
         return make()
-    text, error = b"", None
+    text = b""
+    error = None
     if is_first():
         try:
             text = json.dumps({"value": make()}).encode()
         except Exception as raised:  # any error, because the others wait for an answer
-            text, error = json.dumps({"error": str(raised)}).encode(), raised
+            text = json.dumps({"error": str(raised)}).encode()
+            error = raised
     size = int(_told(np.array(len(text), np.int32)))
     told = json.loads(_told(padded(text, size)).tobytes()[:size])
     if error is not None:
@@ -116,25 +118,27 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     """
     if jax.process_count() == 1:
         return make()
-    made, error, said = None, None, bytes(32)
+    made = None
+    error = None
+    said = bytes(32)
     try:
         made = make()
         said = hashlib.sha256(re.sub(r" at 0x\w+", "", say(made)).encode()).digest()
     except Exception as raised:  # any error, because the others wait for an answer
         error = raised
-    every = [each.tobytes() for each in from_all(np.frombuffer(said, np.uint8))]
+    digests = [digest.tobytes() for digest in from_all(np.frombuffer(said, np.uint8))]
     if error is not None:
         raise error
-    if bytes(32) in every:
-        raise PadirError(f"process {every.index(bytes(32))} stopped: read its messages")
-    for number, each in enumerate(every):
-        if each != every[0]:
+    if bytes(32) in digests:
+        raise PadirError(f"process {digests.index(bytes(32))} stopped: read its messages")
+    for number, digest in enumerate(digests):
+        if digest != digests[0]:
             wrong = f"{what} must be the same in all processes, but process {number} and process 0 differ"
             raise PadirError(wrong, remedy="give both the same options and the same data")
     return cast(T, made)
 
 
-def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
+def arrays_from_first(tree: PyTree, place: Callable[[np.ndarray, Any], Any], where: PyTree) -> PyTree:
     """Sends a tree of arrays from the first process to all, one at a time, and calls place(array, entry) for each.
 
     In the other processes, `tree` holds objects with the same shapes and dtypes. `where` is a tree of the entries, for
@@ -150,7 +154,27 @@ def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where:
     return jax.tree.map(told, tree, where)
 
 
-def gathered(tree: Any) -> Any:
+def read_by_first(read: Callable[[], tuple[PyTree, Any] | None], like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
+    """Reads arrays, of the shapes and dtypes of `like`, and a JSON value; distributes both to all processes.
+
+    Args:
+      read: function that only the first process calls; returns (arrays, JSON value), or None for (None, None).
+    """
+    arrays = like
+
+    def read_rest() -> list[Any]:
+        nonlocal arrays
+        result = read()
+        if result is None:
+            return []
+        arrays, value = result
+        return [value]
+
+    values = from_first(read_rest)
+    return (arrays_from_first(arrays, spread, shardings), values[0]) if values else (None, None)
+
+
+def gathered(tree: PyTree) -> PyTree:
     """Gathers arrays from the devices of several processes on the host of the first process.
 
     All processes must call this function; the other processes get None for each array. If there is only one process,
@@ -168,8 +192,7 @@ def gathered(tree: Any) -> Any:
 
 def _told(mine: np.ndarray) -> np.ndarray:
     """Returns the first process's array in all processes; `mine` has the same shape and dtype in all processes."""
-    arrays = _by_process(mine)
-    return jax.device_get(settle(_first(arrays.sharding.mesh)(arrays)))
+    return jax.device_get(settle(_first(_process_mesh())(_by_process(mine))))
 
 
 def from_all(mine: np.ndarray) -> np.ndarray:
@@ -177,11 +200,13 @@ def from_all(mine: np.ndarray) -> np.ndarray:
     return on_host(_by_process(mine))
 
 
-def _by_process(mine: np.ndarray) -> Any:
-    processes = jax.process_count()
-    mesh = Mesh(np.array(all_devices()).reshape(processes, -1), ("process", "device"))
-    by_process = NamedSharding(mesh, PartitionSpec("process"))
-    return jax.make_array_from_process_local_data(by_process, mine[None], (processes, *mine.shape))
+def _by_process(mine: np.ndarray) -> jax.Array:
+    by_process = NamedSharding(_process_mesh(), PartitionSpec("process"))
+    return jax.make_array_from_process_local_data(by_process, mine[None], (jax.process_count(), *mine.shape))
+
+
+def _process_mesh() -> Mesh:
+    return Mesh(np.array(all_devices()).reshape(jax.process_count(), -1), ("process", "device"))
 
 
 @functools.cache
@@ -205,8 +230,8 @@ class Vote:
         over_all = NamedSharding(Mesh(np.array(jax.devices()), ("devices",)), PartitionSpec("devices"))
         mine = np.full(jax.local_device_count(), wanted)
         asked = jax.make_array_from_process_local_data(over_all, mine, (jax.device_count(),))
-        before, self._before = self._before, _any(over_all)(asked)
-        settle(self._before)
+        before = self._before
+        self._before = settle(_any(over_all)(asked))
         return before is not None and bool(before)
 
 
@@ -240,20 +265,20 @@ def shared_out(items: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
     processes = jax.process_count()
     if processes == 1:
         return [work(item) for item in items]
-    text, error = "", None
+    error = None
     try:
-        text = json.dumps({"done": [work(item) for item in items[jax.process_index() :: processes]]})
+        content = json.dumps({"done": [work(item) for item in items[jax.process_index() :: processes]]}).encode()
     except (Exception, KeyboardInterrupt) as raised:  # any error, because the others wait for an answer
-        text, error = json.dumps({"error": str(raised)}), raised
-    content = text.encode()
+        content = json.dumps({"error": str(raised)}).encode()
+        error = raised
     sizes = from_all(np.array(len(content), np.int32))
     texts = from_all(padded(content, int(sizes.max())))
     if error is not None:
         raise error
     results: list[Any] = [None] * len(items)
-    every = [json.loads(each[:size].tobytes()) for each, size in zip(texts, sizes.tolist(), strict=True)]
-    for process, each in enumerate(every):
-        if "error" in each:
-            raise PadirError(f"process {process} stopped: {each['error'] or 'read its messages'}")
-        results[process::processes] = each["done"]
+    answers = [json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes.tolist(), strict=True)]
+    for process, answer in enumerate(answers):
+        if "error" in answer:
+            raise PadirError(f"process {process} stopped: {answer['error'] or 'read its messages'}")
+        results[process::processes] = answer["done"]
     return results

@@ -17,18 +17,32 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from padir import checks
 from padir.errors import PadirError
 
-DATA, MODEL = "data", "model"
+DATA = "data"
+MODEL = "model"
 AXES = ("abs_position", "embed", "heads", "joined_kv", "keep", "length", "mlp", "relpos_buckets", "vocab")
 RULES = (("vocab", MODEL), ("mlp", MODEL), ("heads", MODEL), ("joined_kv", MODEL))
+
+
+@runtime_checkable
+class ModelSizes(Protocol):
+    """Protocol of the sizes that devices share, in a `ModelConfig`."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def mlp(self) -> int: ...
 
 
 @checks.settings
@@ -70,9 +84,10 @@ class Sharding:
         process_rows(mesh)
         return mesh
 
-    def check(self, mesh: Mesh | AbstractMesh, model: Any, rows: int | None = None) -> None:
+    def check(self, mesh: Mesh | AbstractMesh, model: ModelSizes, rows: int | None = None) -> None:
         """Refuses a `ModelConfig`, or a number of rows of a batch, that the devices cannot share equally."""
-        data, parallel = mesh.shape[DATA], mesh.shape[MODEL]
+        data = mesh.shape[DATA]
+        parallel = mesh.shape[MODEL]
         if rows is not None and rows % data:
             among = f"(of {mesh.size} devices, with Sharding.model_parallel {parallel})"
             raise PadirError("Batching.rows", f"a multiple of {data}, the devices that share the rows {among}", rows)
@@ -103,7 +118,7 @@ class Sharding:
             entries.pop()
         return PartitionSpec(*entries)
 
-    def of_params(self, axes: Any, params: Any, mesh: Mesh | AbstractMesh) -> Any:
+    def of_params(self, axes: PyTree, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
         """The sharding of every parameter (or shape of one); `axes` is the tree of `padir.models.params.param_axes`."""
 
         def place(leaf, names):
@@ -112,7 +127,7 @@ class Sharding:
         return jax.tree.map(place, params, axes)
 
 
-def of_state(state: Any, params: Any, shardings: Any, mesh: Mesh | AbstractMesh) -> Any:
+def of_state(state: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """The sharding of every array of a state that contains trees like the parameters, such as an optimizer's.
 
     Arrays with the shape of a parameter have the parameter's sharding. Arrays that lack one axis of a parameter
@@ -163,7 +178,7 @@ def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def on_host(tree: Any) -> Any:
+def on_host(tree: PyTree) -> PyTree:
     """Copies arrays to the host as NumPy arrays.
 
     If an array lies on the devices of several processes, all processes must call this function, and each gets the whole
@@ -178,7 +193,7 @@ def on_host(tree: Any) -> Any:
     return jax.tree.unflatten(structure, jax.device_get(leaves))
 
 
-def settle(tree: Any) -> Any:
+def settle(tree: PyTree) -> PyTree:
     """Returns the arrays unchanged; with several processes on CPUs, waits first until the arrays are computed.
 
     On CPUs programs share a few threads, and a program that waits for another process keeps its thread. So programs
@@ -224,7 +239,7 @@ def all_devices() -> list[Any]:
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
-def mesh_of(tree: Any) -> Mesh | None:
+def mesh_of(tree: PyTree) -> Mesh | None:
     """The mesh of the devices that hold a tree of arrays; None if they are on one device or on the host."""
     sharding = next((getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree)), None)
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and DATA in sharding.mesh.axis_names:
@@ -232,7 +247,7 @@ def mesh_of(tree: Any) -> Mesh | None:
     return None
 
 
-def part_held(shardings: Any, shapes: Any) -> float:
+def part_held(shardings: PyTree, shapes: PyTree) -> float:
     """The share of the numbers in a tree of arrays that one device holds, in (0, 1]."""
     sizes = [
         (np.prod(sharding.shard_shape(leaf.shape)), np.prod(leaf.shape))

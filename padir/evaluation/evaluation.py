@@ -11,14 +11,13 @@ from typing import Any
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import CausalScore
 from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.metrics.scores import Score, bleu_metric, score_all, stutter
 from padir.models.directory import ModelCard
 from padir.text.languages import same
 from padir.text.tokenizer import Tokenizer
+from padir.translator import Translator
 
 RECALL_AT = (1, 3, 5, 10)
 Metric = Callable[[Sequence[str], Sequence[str]], Score]
@@ -75,9 +74,15 @@ def evaluate(
     results = translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
     seconds = time.perf_counter() - began
     hypotheses = [result.text for result in results]
-    languages = test_set.source_language, test_set.target_language
-    texts = test_set.sources, hypotheses, test_set.references
-    scores = score_all(*texts, *languages, test_set.task, test_set.tokenize)
+    scores = score_all(
+        test_set.sources,
+        hypotheses,
+        test_set.references,
+        test_set.source_language,
+        test_set.target_language,
+        task=test_set.task,
+        tokenize=test_set.tokenize,
+    )
     scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
     if translator.refines(decoding):
         whole = [result.text if result.whole_text is None else result.whole_text for result in results]
@@ -115,7 +120,7 @@ def one_step(decoding: Decoding) -> Decoding:
 
     Where texts are compared, read by a causal side or aligned, the shapes depend on what all steps write.
     """
-    if decoding.rule.reads_text or isinstance(decoding.rule, CausalScore) or decoding.placeholders:
+    if decoding.ranker is not None or decoding.placeholders:
         return decoding
     return dataclasses.replace(decoding, num_steps=1)
 
@@ -125,9 +130,8 @@ def _target_lengths(
 ) -> tuple[list[int] | None, int]:
     """Reference lengths in tokens (None if the model chooses lengths), and the number of references that were cut."""
     config = translator.card.config
-    readout = config.geometry
     given = oracle_lengths or config.length_head == "oracle"
-    if not translator.refines(decoding) or not readout.sized_by_target or not given:
+    if not translator.refines(decoding) or not config.geometry.is_sentence or not given:
         return None, 0
     limit = config.max_length
     lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
@@ -161,7 +165,8 @@ def validation_fn(
     if "validation" not in load_manifest(data_dir).splits:
         return None
     whole = TestSet.of_prepared(data_dir, "validation")
-    sources, references = whole.sources[:max_sentences], whole.references[:max_sentences]
+    sources = whole.sources[:max_sentences]
+    references = whole.references[:max_sentences]
     part = dataclasses.replace(whole, sources=sources, references=references)
     bleu_metric(part.target_language, references=part.references)  # refused before the first step
 
@@ -219,7 +224,8 @@ class TestSet:
           PadirError: the corpus has no such split, or its files are not parallel text.
         """
         pairs = list(source.pairs(split))
-        sources, references = [s for s, _ in pairs], [t for _, t in pairs]
+        sources = [s for s, _ in pairs]
+        references = [t for _, t in pairs]
         return TestSet(source.name, source.source_language, source.target_language, sources, references, split)
 
     @staticmethod

@@ -125,14 +125,15 @@ def edges(lengths: Sequence[int], count: int = 6) -> list[tuple[int, int]]:
 def by_length(test_set: TestSet, evaluation: Evaluation, count: int = 6) -> list[Bucket]:
     """Compute metrics for each range of source lengths, counted in words (in Chinese and Japanese in characters)."""
     lengths = [count_words(source, test_set.source_language) for source in test_set.sources]
-    metric, buckets = bleu_metric(test_set.target_language, test_set.tokenize), []
+    metric = bleu_metric(test_set.target_language, test_set.tokenize)
+    buckets = []
     for first, last in edges(lengths, count):
         numbers = [i for i, length in enumerate(lengths) if first <= length <= last]
         hypotheses = [evaluation.hypotheses[i] for i in numbers]
         references = [test_set.references[i] for i in numbers]
-        scores = metric.corpus_score(hypotheses, [references]).score, chrf(hypotheses, references).value
+        bleu = metric.corpus_score(hypotheses, [references]).score
         passes = sum(evaluation.passes[i] for i in numbers) / len(numbers)
-        buckets.append(Bucket(first, last, len(numbers), *scores, passes))
+        buckets.append(Bucket(first, last, len(numbers), bleu, chrf(hypotheses, references).value, passes))
     return buckets
 
 
@@ -191,7 +192,8 @@ def metric_names(rows: Rows) -> list[str]:
 
 def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Columns and lines of the whole table; if a row lacks metrics, the last column says why."""
-    system, metrics = system_columns(rows), metric_names(rows)
+    system = system_columns(rows)
+    metrics = metric_names(rows)
     lines = [[*(SYSTEM[c](row) for c in system), *(cell(row, name) for name in metrics)] for row in rows]
     if any(row.get("note") for row in rows):
         return [*system, *metrics, "note"], [[*x, row.get("note", "")] for x, row in zip(lines, rows, strict=True)]
@@ -226,7 +228,8 @@ def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
       skipped: metrics that could not be computed, and why.
     """
     columns, lines = cells(rows)
-    columns, lines = ["#", *columns], [[str(number), *line] for number, line in enumerate(lines, 1)]
+    columns = ["#", *columns]
+    lines = [[str(number), *line] for number, line in enumerate(lines, 1)]
     sets = dict.fromkeys(
         f"{test_set_name(row)} ({row['languages']}, {row['sentences']:,} sentences)"
         if "sentences" in row
@@ -318,7 +321,8 @@ def _grid(rows: Rows, system: Sequence[str], across: str) -> Grid:
 
 def _table(rows: Rows, grid: Grid, system: Sequence[str], columns: Sequence[str], metric: str, across: str) -> str:
     """Format the table of one metric, with its title and signatures."""
-    lines, named = [], None
+    lines = []
+    named = None
     for key, by_column in grid.items():
         values = [cell(by_column[name], metric) if name in by_column else "-" for name in columns]
         lines.append(["" if key[0] == named else key[0], *key[1:], *values])

@@ -7,11 +7,13 @@ metric to its value and signature. All tables are made of such rows, whether jus
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rescore
+from padir.decoding.options import Decoding
+from padir.decoding.ranker import CausalScore, MinimumBayesRisk, Rescore
 from padir.decoding.search import SEARCHES
 from padir.errors import PadirError
 from padir.evaluation.evaluation import TestSet
@@ -26,7 +28,7 @@ Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
 _NUMBERS = ("num_steps", "num_lengths", "length_window", "prefix_beam", "num_drafts", "blank_penalty")
-_RULES = {"own": OwnScore, "causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
+_RULES = {"causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
@@ -56,8 +58,9 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
     if row.causal:
-        names = ("strategy", "canvas", *_NUMBERS, "rerank", "oracle_lengths")
-        return {**dict.fromkeys(names), "drop_repeats": False}
+        names = ("strategy", "canvas", *_NUMBERS, "oracle_lengths")
+        rerank = _describe_rerank(row.decoding) if row.decoding.ranker else None
+        return {**dict.fromkeys(names), "rerank": rerank, "drop_repeats": False}
     decoding = row.decoding
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
@@ -65,12 +68,15 @@ def _refinement(row: Row) -> dict[str, Any]:
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         **{name: getattr(decoding, name) for name in _NUMBERS},
         "drop_repeats": decoding.drops_repeats,
-        "rerank": _describe_rerank(decoding.rule),
+        "rerank": _describe_rerank(decoding),
         "oracle_lengths": row.oracle_lengths,
     }
 
 
-def _describe_rerank(rerank: Any) -> dict[str, Any]:
+def _describe_rerank(decoding: Decoding) -> dict[str, Any]:
+    rerank: Any = decoding.ranker
+    if rerank is None:
+        return {"name": "own", "length_normalization": decoding.length_normalization}
     if isinstance(rerank, Rescore):
         return {"name": "rescore", "model": rerank.name, "length_normalization": rerank.length_normalization}
     names = [name for name, rule in _RULES.items() if rule is type(rerank)]
@@ -111,10 +117,9 @@ def _with_settings(description: dict[str, Any] | None) -> str:
     """Name of a strategy, search or rule, with the hyperparameters that differ from their defaults; "-" for none."""
     if not description:
         return "-"
-    kinds = {**STRATEGIES, **SEARCHES, **_RULES}
+    kinds = {**STRATEGIES, **SEARCHES, **_RULES, "own": Decoding}  # which has the number of this rule
     known = kinds.get(description["name"])
-    fields = dataclasses.fields(known) if known and dataclasses.is_dataclass(known) else ()
-    default = {field.name: field.default for field in fields}
+    default = {name: each.default for name, each in inspect.signature(known).parameters.items()} if known else {}
     settings = [f"{k}={v}" for k, v in description.items() if k != "name" and default.get(k, dataclasses.MISSING) != v]
     return f"{description['name']}({', '.join(settings)})" if settings else description["name"]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from padir.decoding.options import Decoding, foreign, mode_of
-from padir.decoding.translator import Translator
+from padir.decoding.fit import mode_of, modes_of, without_choice
+from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, one_step, warm_up
 from padir.metrics.scores import Score
+from padir.options import foreign
+from padir.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,19 +100,20 @@ def ways(
     translator: Translator, decodings: Sequence[Decoding], oracle_lengths: bool
 ) -> Iterator[tuple[Decoding, bool]]:
     """Distinct (decoding, oracle_lengths) pairs for one model, without the options that do not apply to it."""
-    card, found = translator.card, []
-    for decoding in decodings:
+    card = translator.card
+    found = []
+    fitting = [decoding for decoding in decodings if decoding.mode in (None, *modes_of(card.config))]
+    for decoding in fitting or decodings:
         if not card.config.dual:  # this model has a single mode, so the mode of the options is for other models
             decoding = dataclasses.replace(decoding, mode=None)
         decoding = decoding.without(*foreign(mode_of(decoding, card.config)))
         if translator.refines(decoding):
             assert card.corruption is not None and card.strategy is not None
             decoding = decoding.filled(card.corruption, card.strategy)
-            if card.config.geometry.merges_repeats and not decoding.drop_repeats:
-                decoding = dataclasses.replace(decoding, drop_repeats=False)
+            decoding = without_choice(decoding, card.config.reading)
         found.append(decoding)
     head_is_oracle = card.config.length_head == "oracle"
-    given = (oracle_lengths or head_is_oracle) and card.config.geometry.sized_by_target
+    given = (oracle_lengths or head_is_oracle) and card.config.geometry.is_sentence
     drafts = [decoding for decoding in found if translator.refines(decoding)]
     ways = [(each, False) for each in found if not (head_is_oracle and each in drafts)]
     yield from dict.fromkeys([*ways, *((_one_length(each), True) for each in drafts if given)])
@@ -122,18 +125,15 @@ def alike(
     """Sets `drop_repeats` to one value for all models where the options leave it open.
 
     Repeated tokens are dropped if the options of any row drop them, so that rows can be compared. Models whose readout
-    always merges equal neighbours are not concerned.
+    leaves no choice are not concerned (`ways`).
     """
 
-    def drafts(translator: Translator, decoding: Decoding) -> bool:
-        return translator.refines(decoding) and not translator.card.config.geometry.merges_repeats
-
     pairs = [(translator, own) for (_, translator), own in zip(models, tried, strict=True)]
-    some = any(d.drops_repeats for translator, own in pairs for d, _ in own if drafts(translator, d))
+    some = any(d.drops_repeats for translator, own in pairs for d, _ in own if translator.refines(d))
     for translator, own in pairs:
         ways = []
         for d, oracle in own:
-            drops = some and d.drop_repeats is None and drafts(translator, d)
+            drops = some and d.drop_repeats is None and translator.refines(d)
             ways.append((dataclasses.replace(d, drop_repeats=True) if drops else d, oracle))
         yield list(dict.fromkeys(ways))
 
@@ -155,16 +155,21 @@ class _Model:
     """One model on one test set; remembers which programs are compiled."""
 
     def __init__(self, name: str, translator: Translator, test_set: TestSet, metrics: Sequence[Metric]):
-        self.name, self.translator, self.test_set, self.metrics = name, translator, test_set, metrics
+        self.name = name
+        self.translator = translator
+        self.test_set = test_set
+        self.metrics = metrics
         self.recall = length_recall(translator, test_set)
         self.compiled: set[tuple[Decoding, bool]] = set()
 
     def row(self, decoding: Decoding, oracle: bool) -> Row:
         """Evaluate one set of decoding options; options that the model refuses make a row with a note."""
         programs = one_step(decoding), oracle
-        translator, test_set = self.translator, self.test_set
+        translator = self.translator
+        test_set = self.test_set
         refines = translator.refines(decoding)
-        name, weights = named(self.name, translator, decoding), str(translator.card.weights)
+        name = named(self.name, translator, decoding)
+        weights = str(translator.card.weights)
         row = Row(name, decoding, oracle, None, causal=not refines, weights=weights)
         try:
             if programs not in self.compiled:

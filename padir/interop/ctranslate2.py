@@ -1,7 +1,7 @@
 """Runs autoregressive models in CTranslate2, which searches several times as fast as padir does on a CPU.
 
-In float32 padir and CTranslate2 write the same tokens by greedy search. `Searcher` searches for translations of token
-lists; `CTranslate2Translator` translates text; a distillation of hours takes minutes with it.
+In float32 padir and CTranslate2 write the same tokens by greedy search. `CTranslate2Engine` searches for token lists;
+`in_ctranslate2` translates text; a distillation of hours takes minutes with it.
 """
 
 from __future__ import annotations
@@ -9,25 +9,27 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from padir import checks
 from padir.decoding.autoregressive import length_limits
-from padir.decoding.options import Decoding, DecodingOptions, asked
+from padir.decoding.hypothesis import Hypothesis, SourceSentence
+from padir.decoding.loaded import LoadedModel
+from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Search
 from padir.decoding.shortlist import Shortlist
-from padir.decoding.templates import Template
-from padir.decoding.terms import Terms
-from padir.decoding.translation import EMPTY_LINE, Translation, broken, clean, restored
-from padir.decoding.translator import Translator
+from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.options import OPTIONS
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
+from padir.translator import Translator
 
 
 def check_search(search: Search) -> None:
@@ -37,7 +39,7 @@ def check_search(search: Search) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Searcher:
+class CTranslate2Engine:
     """A converted model in CTranslate2: its `ctranslate2.Translator` and tokenizer.
 
     Attributes:
@@ -58,7 +60,7 @@ class Searcher:
         workers: int = 1,
         threads: int = 1,
         shortlist: Shortlist | None = None,
-    ) -> Searcher:
+    ) -> CTranslate2Engine:
         """Converts a model.
 
         `workers` batches run at a time, each in a number of `threads`. A shortlist restricts each batch to the ids on
@@ -70,7 +72,7 @@ class Searcher:
                 folder, device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=threads
             )
         banned = tuple(i for i in translator.card.ids.special if i != EOS)
-        return Searcher(engine, translator.tokenizer, banned, shortlist is not None)
+        return CTranslate2Engine(engine, translator.tokenizer, banned, shortlist is not None)
 
     @property
     def compute_type(self) -> str:
@@ -107,77 +109,70 @@ class Searcher:
             use_vmap=self.listed,
         )
 
-    def translation(self, result: Any, search: Beam, limit: int, source: str) -> Translation:
-        """Turns one of CTranslate2's results into text; tokens beyond the limit, EOS included, are left out."""
-        ids = [int(word) for word in result.hypotheses[0]][: limit - 1]
-        length = len(ids) + 1
+    def hypothesis(self, result: Any, limit: int) -> Hypothesis:
+        """One of CTranslate2's results; tokens beyond the limit, EOS included, are left out."""
+        tokens = [int(word) for word in result.hypotheses[0]][: limit - 1]
+        length = len(tokens) + 1
         score = result.scores[0] if result.scores else float("nan")
-        text = self.tokenizer.decode(ids, source)
-        return Translation(clean(text, source), score, length, length, search.size, broken=broken(text, source))
+        return Hypothesis(tokens, score, log_prob=score, counted=length, passes=length)
 
 
-class CTranslate2Translator(Translator):
-    """A translator whose `translate` runs in CTranslate2, with a worker on each core; padir does the rest.
+@dataclasses.dataclass(frozen=True)
+class CTranslate2Writer:
+    """A writer that searches in CTranslate2.
 
-    `name` is CTranslate2 with its version and the precision.
+    Attributes:
+      max_length: most target tokens that the model takes, EOS included.
     """
 
-    def __init__(self, translator: Translator, compute_type: str):
-        super().__init__(translator.params, translator.card, translator.tokenizer)
-        self.searcher = Searcher.of(translator, compute_type, workers=os.cpu_count() or 1)
-        self.name = f"ctranslate2 {import_ctranslate2().__version__}, {compute_type}"
+    engine: CTranslate2Engine
+    search: Beam
+    max_length: int
 
-    @checks.arguments
-    def translate(
-        self,
-        texts: checks.Texts,
-        decoding: Decoding | None = None,
-        *,
-        target_lengths: Iterable[int] | None = None,
-        truncate: bool = False,
-        trace: bool = False,
-        template: str | Sequence[str | Template] | None = None,
-        terms: Terms | Sequence[Terms] | None = None,
-        align: bool = False,
-        progress: Callable[[int], None] = lambda count: None,
-        **changes: Unpack[DecodingOptions],
-    ) -> list[Translation]:
-        """Translates sentences by greedy or beam search; the arguments are as in `padir.Translator.translate`.
+    @property
+    def most_hypotheses(self) -> int:
+        return 1
 
-        CTranslate2's beam search divides by length^alpha, padir's by ((5 + length) / 6)^alpha. So the two may choose
-        differently. Translations beyond padir's limit of tokens are cut. `progress` is called once.
+    def write(self, sources: Sequence[SourceSentence]) -> Written:
+        """Writes the best translation of each source; translations beyond padir's limit of tokens are cut."""
+        if any(source.target_length is not None or source.template is not None for source in sources):
+            raise PadirError("CTranslate2 takes no target_lengths and no template: leave them out")
+        limits = length_limits([len(source.tokens) for source in sources], self.max_length)
+        results = self.engine.write([source.tokens for source in sources], self.search, longest=max(limits))
+        found = zip(results, limits, strict=True)
+        hypotheses = [[self.engine.hypothesis(result, limit)] for result, limit in found]
+        return Written(hypotheses, searched=self.search.size)
 
-        Raises:
-          PadirError: a source has more tokens than the model takes, or the options do not fit the model or CTranslate2.
-        """
-        read = self.loaded.normalised(checks.strings("texts", texts))
-        texts = [each.text for each in read]
-        if trace or align or any(each is not None for each in (target_lengths, template, terms)):
-            what = "CTranslate2 takes no target_lengths, template or terms, aligns no words and records no trace"
-            raise PadirError(what, remedy="leave them out")
-        chosen = self.resolved(asked(self.decoding, decoding, self.card.config, changes))
-        assert isinstance(chosen.search, Beam)
-        tokens, truncated = self.loaded.source_tokens(texts, truncate)
-        places = [i for i, text in enumerate(texts) if text.strip()]
-        results = [EMPTY_LINE] * len(texts)
-        if places:
-            limits = length_limits([len(tokens[i]) for i in places], self.card.config.max_length)
-            sources = [tokens[i] for i in places]
-            written = self.searcher.write(sources, chosen.search, longest=max(limits), batch_size=chosen.batch_size)
-            for i, result, limit in zip(places, written, limits, strict=True):
-                translation = self.searcher.translation(result, chosen.search, limit, texts[i])
-                results[i] = dataclasses.replace(translation, truncated=i in truncated)
-        progress(len(texts))
-        return [restored(result, own, ()) for result, own in zip(results, read, strict=True)]
 
-    def resolved(self, decoding: Decoding) -> Decoding:
-        """Fills in the model's own options, and checks that the options fit the model and CTranslate2."""
-        chosen = super().resolved(decoding)
-        check_search(chosen.search)
-        for name in ("shortlist", "precision", "placeholders"):
-            if getattr(chosen, name) != getattr(Decoding, name):
+def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:
+    """A translator that writes in CTranslate2, with a worker on each core; padir does the rest.
+
+    CTranslate2's beam search divides by length^alpha, padir's by ((5 + length) / 6)^alpha. So the two may choose
+    differently.
+
+    Raises:
+      PadirError: CTranslate2 is not installed or cannot run the model.
+    """
+    workers = os.cpu_count() or 1
+    engine = CTranslate2Engine.of(translator, compute_type, workers=workers)
+
+    def make(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes: Shapes) -> CTranslate2Writer:
+        if trace:
+            raise PadirError("CTranslate2 records no trace: leave it out")
+        for name in ("shortlist", "precision"):
+            if getattr(decoding, name) != OPTIONS[name].default:
                 raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
-        return chosen
+        search = decoding.search
+        check_search(search)
+        assert isinstance(search, Beam)
+        return CTranslate2Writer(engine, search, loaded.card.config.max_length)
+
+    return translator.with_writer(make, ThreadPoolExecutor(workers).map)  # a batch for each worker
+
+
+def version(compute_type: str) -> str:
+    """CTranslate2 with its version and the precision, as tables name it."""
+    return f"ctranslate2 {import_ctranslate2().__version__}, {compute_type}"
 
 
 COMPUTE_TYPES = ("float32", "int8")
@@ -193,7 +188,8 @@ def convert(
       shortlist: becomes the model's vocabulary map, which a translation uses if it is asked to.
     """
     specs = import_ctranslate2().specs
-    config, params = translator.card.config, translator.params
+    config = translator.card.config
+    params = translator.params
     if not config.causal:
         raise PadirError("CTranslate2 writes from left to right: convert an autoregressive model")
     checks.one_of(COMPUTE_TYPES, compute_type=compute_type)
@@ -201,11 +197,8 @@ def convert(
         raise PadirError("CTranslate2 cannot run a dual model: convert an autoregressive model")
     if shortlist is not None:
         shortlist.check(translator.tokenizer)
-    activation, gated = _activation(config, specs)
-    common = {"activation": activation, "relative_attention_bias": True, "ffn_glu": gated}
-    common |= {"rms_norm": True, "head_dim": config.head_dim}
-    encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.heads, **common)
-    decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.heads, **common)
+    encoder = _stack(config, config.encoder_layers, specs, specs.TransformerEncoderSpec)
+    decoder = _stack(config, config.decoder_layers, specs, specs.TransformerDecoderSpec)
     embedding = np.array(params["token_embedder"]["embedding"], np.float32)  # CTranslate2 writes into it
     _set_stack(encoder, params["encoder"], "encoder_norm", cross=False)
     _set_stack(decoder, params["decoder"], "decoder_norm", cross=True)
@@ -221,7 +214,8 @@ def convert(
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.config.bos_token = spec.config.decoder_start_token = words[0]  # id 0 precedes the first token
-    spec.config.eos_token, spec.config.unk_token = words[EOS], words[translator.card.ids.unk]
+    spec.config.eos_token = words[EOS]
+    spec.config.unk_token = words[translator.card.ids.unk]
     spec.config.layer_norm_epsilon = 1e-6
     spec.validate()
     spec.optimize(quantization=None if compute_type == "float32" else compute_type)
@@ -243,7 +237,7 @@ def _vocabulary_map(shortlist: Shortlist) -> Iterator[str]:
             yield f"{source}\t{' '.join(map(str, candidates_K[candidates_K > 0]))}"
 
 
-def _set_stack(spec: Any, params: Any, norm: str, *, cross: bool) -> None:
+def _set_stack(spec: Any, params: Mapping[str, Any], norm: str, *, cross: bool) -> None:
     spec.layer_norm.gamma = np.asarray(params[norm]["scale"], np.float32)
     for i, layer in enumerate(spec.layer):
         own = params[f"layers_{i}"]
@@ -271,17 +265,26 @@ def _set_stack(spec: Any, params: Any, norm: str, *, cross: bool) -> None:
         layer.ffn.linear_1.weight = _weight(own["mlp"]["wo"])
 
 
-def _weight(*maps: Any) -> np.ndarray:
+def _weight(*maps: Mapping[str, Any]) -> np.ndarray:
     """Kernels [D_in, D_out] as one weight [sum of D_out, D_in]."""
     return np.concatenate([np.asarray(each["kernel"], np.float32).T for each in maps])
 
 
-def _activation(config: ModelConfig, specs: Any) -> tuple[Any, bool]:
+def _stack(config: ModelConfig, layers: int, specs: Any, kind: Callable[..., Any]) -> Any:
+    """A stack of CTranslate2 without weights, of one of the kinds in its module `specs`."""
     known = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELUTanh, "silu": specs.Activation.SWISH}
     first, *rest = config.mlp_activations
     if first not in known or rest not in ([], ["linear"]):
         raise PadirError(f"CTranslate2 has no block with the activations {config.mlp_activations}")
-    return known[first], bool(rest)
+    return kind(
+        layers,
+        config.heads,
+        activation=known[first],
+        relative_attention_bias=True,
+        ffn_glu=bool(rest),
+        rms_norm=True,
+        head_dim=config.head_dim,
+    )
 
 
 def import_ctranslate2() -> Any:

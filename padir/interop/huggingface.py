@@ -23,13 +23,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.directory import ModelCard, card_of, model_params
 from padir.storage.files import read_json
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
+from padir.translator import Translator
 
 WEIGHTS, NAMES, CARD = "model.safetensors", "names.json", "model.json"
 VOCABULARY, T5_CONFIG = "vocab.model", "config.json"
@@ -95,7 +95,8 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
       PadirError: the folder holds something else.
     """
     flat = flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
-    arrays, names = {}, {}
+    arrays = {}
+    names = {}
     for name, value in flat.items():
         there, turned = hugging_face_name(name)
         arrays[there] = np.asarray(value).T if turned else np.asarray(value)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,22 +30,23 @@ import jax
 import numpy as np
 
 from padir import checks
-from padir.decoding.options import MOST_PASSES, Decoding, option_table
-from padir.decoding.rerank import CausalScore
-from padir.decoding.translator import Translator
+from padir.decoding.options import MOST_PASSES, Decoding
 from padir.errors import PadirError
 from padir.interop.options import exportable
 from padir.models.directory import ModelCard, name_and_fields
 from padir.models.layers import MASKED, relative_position_bucket
 from padir.models.params import quantise
+from padir.options import OPTIONS
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import write_manifest
 from padir.text.ids import UNK
 from padir.text.tokenizer import BYTE, Tokenizer
+from padir.translator import Translator
 
 FORMAT = 3
+Operand = str | int | float | Sequence[int] | np.ndarray | np.generic  # a result's name, or a constant
 _FLOAT, _INT32 = 1, 6  # types of ONNX
 _IDS = ("length", "blank", "mask", "first_regular", "end_regular", "num_placeholders")
 _OPTIONS = ("num_steps", "num_lengths", "length_window", "seed", "blank_penalty")
@@ -65,7 +66,7 @@ def export_onnx(
     Raises:
       PadirError: the folder holds something else, or the model or the options cannot be exported.
     """
-    decoding = _exportable(translator, decoding or translator.refining)
+    decoding = _exportable(translator, decoding or translator.decoding)
     card, made = translator.card, _Weights(translator.params)
     programs = {"encode": _encode(card, made), "refine": _decode(card, made, causal=False)}
     if card.config.dual:
@@ -91,11 +92,11 @@ def import_onnx() -> Any:
     return onnx
 
 
-def _quantised(params: Any) -> dict[str, Any]:
+def _quantised(params: Mapping[str, Any]) -> dict[str, Any]:
     return flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")  # pyright: ignore
 
 
-def rounded(params: Any) -> Any:
+def rounded(params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that the programs compute with: kernels and the token embedding rounded to 8 bits."""
     flat, result = _quantised(params), {}
     for name, value in flat.items():
@@ -112,17 +113,17 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     config, decoding = translator.card.config, exportable(translator, decoding)
     has = {
         'the length head "token" with length_unit=1, or a canvas of one length': config.length_unit == 1
-        and (config.length_token or config.geometry.position_head is not None),
+        and (config.length_token or not config.predicts_length),
         "a decoder with positional attention": config.positional_attention,
         "no rejecter": not config.rejecter,
+        'the readout "plain" or "ctc"': config.readout in ("plain", "ctc"),
         f"the MLP functions linear, {', '.join(_ACTIVATIONS)}": {*config.mlp_activations} <= {"linear", *_ACTIVATIONS},
         "one draft of each length": decoding.num_drafts == 1,
         "no precision, because weights have 8 bits and activations 32": decoding.precision is None,
     }
-    remedy = "make programs for JAX with padir.interop.jax_programs"
     for name, value in has.items():
         if not value:
-            raise PadirError(f"an export to ONNX needs {name}", remedy=remedy)
+            raise PadirError(f"an export to ONNX needs {name}", remedy="use padir.interop.jax_programs, for JAX")
     return decoding
 
 
@@ -131,7 +132,6 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
     from padir import __version__
 
     card = translator.card
-    rule: Any = decoding.rule
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "format": FORMAT,
@@ -139,15 +139,15 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "programs": programs,
         **{name: getattr(card, name) for name in ("source_language", "target_language", "text_form")},
         "max_length": card.config.max_length,
-        "readout": card.config.geometry.name,
-        "limits": dict(card.config.geometry.limits),
+        "readout": card.config.reading.name,
+        "limits": dict(card.config.reading.limits),
         "ids": {name: getattr(card.ids, name) for name in _IDS},
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "options": {
             **{name: getattr(decoding, name) for name in _OPTIONS},
-            "rerank": "causal" if isinstance(rule, CausalScore) else "own",
-            "length_normalization": rule.length_normalization,
+            "rerank": "own" if decoding.ranker is None else "causal",
+            "length_normalization": getattr(decoding.ranker, "length_normalization", decoding.length_normalization),
             "drop_repeats": decoding.drops_repeats,
         },
         "option_table": _option_table(),
@@ -159,7 +159,7 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
 def _option_table() -> dict[str, Any]:
     """Type, ranges, modes and default of each decoding option, for the checks of padir.mjs; null means infinity."""
     ranges = checks.ranges(Decoding)
-    table = {name: ranges[name] | {"modes": own.modes, "default": own.default} for name, own in option_table().items()}
+    table = {name: ranges[name] | {"modes": own.modes, "default": own.default} for name, own in OPTIONS.items()}
     return json.loads(json.dumps(table), parse_constant=lambda infinity: None)  # which JSON lacks
 
 
@@ -181,7 +181,7 @@ def _pieces(tokenizer: Tokenizer) -> dict[str, Any]:
 class _Weights:
     """The bytes of weights.bin, and where each array lies in them."""
 
-    def __init__(self, params: Any):
+    def __init__(self, params: Mapping[str, Any]):
         self.flat = _quantised(params)
         self.data = b""
         self._places: dict[str, Any] = {}
@@ -211,13 +211,13 @@ class _Graph:
         self.tensors: dict[str, Any] = {}
         self.onnx = import_onnx()
 
-    def __call__(self, operation: str, *inputs: Any, **attributes: Any) -> str:
+    def __call__(self, operation: str, *inputs: Operand, **attributes: int | str | Sequence[int]) -> str:
         result = f"{operation}_{len(self.nodes)}"
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
         self.nodes.append(self.onnx.helper.make_node(operation, names, [result], **attributes))
         return result
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: Operand) -> str:
         """A constant of the program: float32 numbers, or int64 for whole numbers, which are shapes and axes."""
         array = np.asarray(value)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64) if array.dtype != np.int32 else array
@@ -377,14 +377,13 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> Any:
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
     token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), _INT32), np.int32(UNK + 1))
-    if c.geometry.position_head is not None:  # as in `Transformer.output`
+    if c.reading.head is not None:  # as in `Transformer.output`
         inputs.append("blank_penalty")
         head = g("Sub", g("Squeeze", g.dense(x, "position_head"), [-1]), "blank_penalty")
         blank, piece = (g("Neg", g("Softplus", each)) for each in (g("Neg", head), head))  # log-probabilities
         score = g("Add", score, piece)
         token = g("Where", g("GreaterOrEqual", score, blank), token, np.int32(card.ids.blank))
         score = g("Max", score, blank)
-    score = g("Min", score, -float(np.finfo(np.float32).tiny))  # a score of 0 means that nothing was written
     return g.model(inputs, best_BNL=token, score_BNL=score)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import CausalScore, OwnScore
-from padir.decoding.translator import Translator
+from padir.decoding.ranker import CausalScore
 from padir.errors import PadirError
+from padir.options import OPTIONS
+from padir.translator import Translator
 
 
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
@@ -22,9 +23,9 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
         what = "the model's length head is 'oracle', which predicts no length"
         raise PadirError(what, remedy="export a model with another length head")
     for name in ("shortlist", "n_best", "placeholders", "prefix_beam"):
-        if getattr(decoding, name) != getattr(Decoding, name):
+        if getattr(decoding, name) != OPTIONS[name].default:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
-    if not isinstance(decoding.rule, OwnScore | CausalScore):
+    if not (decoding.ranker is None or isinstance(decoding.ranker, CausalScore)):
         what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"
         raise PadirError(what, got=decoding.rerank, remedy="take the rule 'own', as with --rerank own")
     return decoding

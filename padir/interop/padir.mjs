@@ -382,14 +382,14 @@ export class Translator {
     const noise = (i) => (canvas.name === "mask" ? ids.mask : randint(fold(key, i), ids.first_regular, ids.end_regular));
     const tokens = Array.from({ length }, (_, i) => (i < length - 1 ? noise(i) : EOS));
     const free = tokens.map((_, i) => i < length - 1);
-    const made = { length, tokens, free, scores: tokens.map(() => 0), before: [], done: false, passes: 0, trace: [] };
+    const made = { length, tokens, free, scores: tokens.map(() => null), before: [], done: false, passes: 0, trace: [] };
     this.#record(made);
     return made;
   }
 
   #record({ tokens, scores, trace }) {
     const pieces = tokens.map((id) => this.tokenizer.pieces[id] ?? `<extra_id_${this.description.ids.mask - id}>`);
-    trace.push({ tokens: [...tokens], pieces, log_probs: scores.map((score) => score || null) });
+    trace.push({ tokens: [...tokens], pieces, log_probs: [...scores] });
   }
 
   /** Passes over all rows that are not done, at most `num_steps`. */
@@ -476,8 +476,8 @@ export function rewrite(row, best, score, isLast, remask) {
   if (next.tokens.every((id, i) => id === tokens[i])) {
     [result, row.done] = [written, true];
   } else if (next.tokens.every((id, i) => id === before[i])) {
-    const now = isLast ? written : choose((i) => free[i] && next.scores[i] === 0, written, next);
-    const gain = scores.reduce((sum, each, i) => sum + (free[i] ? (each || -Infinity) - now.scores[i] : 0), 0);
+    const now = isLast ? written : choose((i) => free[i] && next.scores[i] === null, written, next);
+    const gain = scores.reduce((sum, each, i) => sum + (free[i] ? (each ?? -Infinity) - now.scores[i] : 0), 0);
     [result, row.done] = [gain > 0 ? { tokens, scores } : now, true];
   }
   [row.before, row.tokens, row.scores] = [tokens, result.tokens, result.scores];

@@ -11,6 +11,7 @@ from typing import Any
 import grain
 import numpy as np
 
+from padir.data.formats import Corpus
 from padir.data.prepared import VOCABULARY, Mixture, PreparedManifest, load_manifest, read_text
 from padir.data.records import read_flat, readable
 from padir.data.sources import PathLike
@@ -47,6 +48,10 @@ class PreparedText:
         """Sentence pairs of an evaluation split, one by one."""
         return zip(*read_text(self.folder, split), strict=True)
 
+    def corpora(self, split: str) -> list[Corpus]:
+        """The whole split as one part."""
+        return [Corpus(self.name, self.pairs(split))]
+
 
 def register_prepared(folder: PathLike) -> str:
     """Registers a folder of `padir prepare` or `padir distill` as two seqio Tasks, and returns the first one's name.
@@ -65,8 +70,14 @@ def register_prepared(folder: PathLike) -> str:
         )
     source = PreparedText(folder, manifest)
     records = seqio.FunctionDataSource(_dataset_of_records(folder, manifest), splits=tuple(manifest.splits))
-    options = {"num_sentinels": manifest.vocabulary.num_sentinels, "splits": source.splits, "records": records}
-    register_source(source.name, lambda: source, Path(folder, VOCABULARY), **options)
+    register_source(
+        source.name,
+        lambda: source,
+        Path(folder, VOCABULARY),
+        num_sentinels=manifest.vocabulary.num_sentinels,
+        splits=source.splits,
+        records=records,
+    )
     return source.name
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from padir.data import sources
+from padir.data.formats import Corpus
 from padir.data.sources import SOURCES, SPLITS, PathLike, Source
 from padir.decoding.translation import clean
 from padir.errors import PadirError, first_line
@@ -115,6 +116,10 @@ class TfdsText:
         except (ValueError, KeyError) as error:
             raise self._unreadable(split, error) from None
         return self._decoded(split, dataset.as_numpy_iterator())
+
+    def corpora(self, split: str) -> list[Corpus]:
+        """The whole split as one part."""
+        return [Corpus(self.name, self.pairs(split))]
 
     def _decoded(self, split: str, examples: Iterator[dict[str, bytes]]) -> Iterator[tuple[str, str]]:
         _, tf = import_seqio()

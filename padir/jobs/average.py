@@ -6,10 +6,10 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from padir import checks
-from padir.decoding.options import Decoding, default_decoding, resolve
+from padir.decoding.fit import default_decoding, of_card, resolve
 from padir.errors import PadirError
 from padir.models.config import DTYPES
 from padir.models.directory import ModelCard, check_shapes, load_model, save_model
@@ -48,14 +48,15 @@ def average_run(
       PadirError: a decoding option is refused, the run has fewer than `count` checkpoints, or the output folder is not
         empty.
     """
-    run_dir, output_dir = Path(run_dir), Path(output_dir)
+    run_dir = Path(run_dir)
+    output_dir = Path(output_dir)
     checks.counts(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
     if not vacant(output_dir):
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
-    Decoding().changed(**cast(Any, decoding or {}))  # checked here, because a later error would name a file
+    of_card(decoding or {})  # checked here, because a later error would name a file
     card = dataclasses.replace(card, decoding=dict(decoding or card.decoding))
     resolve(default_decoding(card), card.config, card.corruption, card.strategy)
 
@@ -68,8 +69,8 @@ def average_run(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"
             f" --{kind} {count}: lower it, or train with a higher Intervals.max_to_keep"
         )
-    own = run_dir / "config.gin"
-    config = own.read_text() if own.is_file() else checkpoints.config(card.step)
+    of_run = run_dir / "config.gin"
+    config = of_run.read_text() if of_run.is_file() else checkpoints.config(card.step)
     # The metrics are removed, as the run measured them with other weights.
     card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
     save_model(output_dir, params, card, tokenizer, config, dtype=dtype)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import shutil
@@ -42,10 +41,10 @@ from padir.data.prepared import (
 )
 from padir.data.records import LOST, SplitWriter, read_flat, readable
 from padir.data.sources import PathLike
+from padir.decoding.fit import from_left
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import RULES
+from padir.decoding.ranker import RULES, Ranker
 from padir.decoding.shortlist import Shortlist
-from padir.decoding.translator import Translator
 from padir.distributed.processes import agreed, from_first, is_first, shared_out
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
@@ -58,6 +57,7 @@ from padir.storage.folders import Chunks, atomic_folder, folder_lock, vacant
 from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.text.ids import EOS
 from padir.text.spans import marks_of
+from padir.translator import Translator
 
 SPLIT = "train"
 _ENCODE_BATCH = 1024
@@ -110,7 +110,8 @@ def distill(
 
     Args:
       data_dir: a folder of `padir prepare` or `padir distill`.
-      decoding: decoding options; the teacher's defaults replace options that are None. The manifest lists all options,
+      decoding: decoding options; the teacher's defaults replace options that are None. A dual teacher writes from left
+        to right unless they choose the mode. The manifest lists all options,
         because even the batch size and the seed can change a translation.
       overwrite: replace a damaged folder, and a prepared folder or unfinished chunks from other inputs. A complete
         folder from the same inputs is always kept, because a new one would be equal.
@@ -119,7 +120,9 @@ def distill(
       PadirError: the data are damaged or of other languages than the teacher, the output folder holds other files or is
         being written by another process, or the teacher has the length head "oracle" or cannot take the options.
     """
-    data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
+    data_dir = Path(data_dir)
+    output_dir = Path(output_dir).absolute()
+    decoding = from_left(decoding, teacher.translator.card.config)
     manifest, inputs = agreed("the data, the teacher and the options", lambda: _inputs(teacher, data_dir, decoding))
     unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
     if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
@@ -175,16 +178,16 @@ def _kept(output_dir: Path, unfinished: Path, inputs: dict[str, Any], overwrite:
         return None
     if not is_prepared(output_dir):
         raise PadirError(f"{output_dir} holds files that padir did not make: give another folder")
-    kept = None
+    manifest = None
     try:
-        kept = load_manifest(output_dir, verify=True)
+        manifest = load_manifest(output_dir, verify=True)
     except PadirError:
         if not overwrite:
             raise
-    if kept is not None and inputs.items() <= (kept.distilled or {}).items():
+    if manifest is not None and inputs.items() <= (manifest.distilled or {}).items():
         if Chunks(unfinished).read("inputs") == inputs:  # an earlier call was killed before it removed its chunks
             shutil.rmtree(unfinished)
-        return kept.to_json()
+        return manifest.to_json()
     if not overwrite:
         what = f"{output_dir} holds translations of another teacher, decoding or corpus"
         raise PadirError(what, remedy="give another folder, or set overwrite")
@@ -207,24 +210,36 @@ def _translate(
     name_of = "{:010d}".format  # names a chunk by the number of its first sentence
 
     def translate(begin: int) -> list[dict[str, Any]]:
-        texts = sources.read(order_N[begin : begin + size].tolist())[1]
+        _, texts = sources.read(order_N[begin : begin + size].tolist())
         results = translator.translate(texts, decoding, truncate=True)
-        return [{"text": each.text, "truncated": each.truncated} for each in results]
+        return [{"text": result.text, "truncated": result.truncated} for result in results]
 
-    def store(some: Sequence[int], made: Sequence[Any] = ()) -> None:
-        for begin, rows in itertools.zip_longest(some, made):
-            rows = chunks.once(name_of(begin), lambda rows=rows: rows)
-            translations.put(order_N[begin : begin + size].tolist(), rows)
-            advance(len(rows), bool(made))
+    def store(begin: int, rows: list[dict[str, Any]], *, fresh: bool) -> None:
+        translations.put(order_N[begin : begin + size].tolist(), rows)
+        advance(len(rows), fresh)
+
+    def store_earlier() -> list[int]:
+        """Stores the chunks of an earlier call; returns the begins of the missing chunks."""
+        missing = []
+        for begin in begins:
+            if name_of(begin) in chunks:
+                store(begin, chunks.read(name_of(begin)), fresh=False)
+            else:
+                missing.append(begin)
+        return missing
+
+    def store_new(some: Sequence[int], made: Sequence[list[dict[str, Any]]]) -> None:
+        for begin, rows in zip(some, made, strict=True):
+            chunks.write(name_of(begin), rows)
+            store(begin, rows, fresh=True)
 
     with progress_bar("distill", len(order_N), "sentences", show=progress and is_first()) as advance:
-        missing = from_first(lambda: [begin for begin in begins if name_of(begin) not in chunks])
-        from_first(lambda: store([begin for begin in begins if name_of(begin) in chunks]))
+        missing = from_first(store_earlier)
         at_once = jax.process_count()
         for first in range(0, len(missing), at_once):
             some = missing[first : first + at_once]
             made = shared_out(some, translate)
-            from_first(functools.partial(store, some, made))
+            from_first(functools.partial(store_new, some, made))
 
 
 def _write(
@@ -236,16 +251,16 @@ def _write(
     distilled: dict[str, Any],
 ) -> PreparedManifest:
     """Writes the prepared folder and returns its manifest."""
-    ours = {*manifest.splits[SPLIT].shards, lengths_name(SPLIT), f"dropped-{SPLIT}.jsonl"}
-    for name in manifest.files.keys() - ours:
+    replaced = {*manifest.splits[SPLIT].shards, lengths_name(SPLIT), f"dropped-{SPLIT}.jsonl"}
+    for name in manifest.files.keys() - replaced:
         shutil.copyfile(data_dir / name, folder / name)
     with SplitWriter(folder, SPLIT, manifest.limits, manifest.records_per_shard) as writer:
         for begin in range(0, len(translations), _ENCODE_BATCH):
             numbers = [*range(begin, min(begin + _ENCODE_BATCH, len(translations)))]
-            part = translations.get(numbers)
+            rows = translations.get(numbers)
             tokens, texts = sources.read(numbers)
-            targets = sources.tokenizer.encode_batch([sources.tokenizer.normalised(row["text"]).text for row in part])
-            for row, source, text, target in zip(part, tokens, texts, targets, strict=True):
+            targets = sources.tokenizer.encode_batch([sources.tokenizer.normalised(row["text"]).text for row in rows])
+            for row, source, text, target in zip(rows, tokens, texts, targets, strict=True):
                 reason = "source too long" if row["truncated"] else None
                 if marks_of(text) != marks_of(row["text"]):
                     reason = LOST
@@ -263,10 +278,10 @@ def check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path) 
     card = teacher.translator.card
     if SPLIT not in manifest.splits:
         raise PadirError(f"{data_dir} has no training split to translate: prepare a corpus that has one")
-    taught = card.source_language, card.target_language
-    given = manifest.source.languages
-    if taught != given:
-        raise PadirError(f"the teacher translates {'-'.join(taught)}, but {data_dir} is {'-'.join(given)}")
+    languages = card.source_language, card.target_language
+    if languages != manifest.source.languages:
+        of_data = "-".join(manifest.source.languages)
+        raise PadirError(f"the teacher translates {'-'.join(languages)}, but {data_dir} is {of_data}")
     if card.config.length_head == "oracle" and not card.config.causal:
         raise PadirError("a teacher must predict lengths, but this one has the length head 'oracle': give another")
 
@@ -290,14 +305,13 @@ def to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.compare]
         fields = {name: to_json(getattr(value, name)) for name in names}
-        if isinstance(value, Decoding):
-            if value.rerank not in RULES:
-                fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}
+        if isinstance(value, Decoding) and value.rerank not in RULES:
+            fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}
         return {"class": type(value).__name__, **fields}
     return [to_json(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _sha256(model: Any) -> str:
+def _sha256(model: Ranker | str) -> str:
     """SHA-256 of a model directory's manifest, which changes if the model is retrained; "" if `model` names none."""
     return sha256(model_folder(model) / MANIFEST) if isinstance(model, str) else ""
 
@@ -338,7 +352,8 @@ class StoredTranslations:
 
     def __init__(self, path: Path, count: int):
         self._path = path
-        self._begin_N, self._bytes_N = np.zeros(count, np.int64), np.zeros(count, np.int32)
+        self._begin_N = np.zeros(count, np.int64)
+        self._bytes_N = np.zeros(count, np.int32)
         self._end = 0
 
     def __enter__(self) -> StoredTranslations:
@@ -346,7 +361,7 @@ class StoredTranslations:
             self._file = self._path.open("w+b", buffering=0)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *_) -> None:
         self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -357,7 +372,8 @@ class StoredTranslations:
         """Stores the translations of the records with these numbers."""
         contents = [json.dumps(row, ensure_ascii=False).encode("utf-8") for row in rows]
         for number, content in zip(numbers, contents, strict=True):
-            self._begin_N[number], self._bytes_N[number] = self._end, len(content)
+            self._begin_N[number] = self._end
+            self._bytes_N[number] = len(content)
             self._end += len(content)
         with write_errors(self._path):
             view = memoryview(b"".join(contents))

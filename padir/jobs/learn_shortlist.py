@@ -38,7 +38,7 @@ class Sentences:
     id_N: np.ndarray
     length_B: np.ndarray
 
-    def each(self) -> list[np.ndarray]:
+    def split(self) -> list[np.ndarray]:
         """The ids of each sentence."""
         return np.split(self.id_N, np.cumsum(self.length_B)[:-1]) if len(self.length_B) else []
 
@@ -111,30 +111,40 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     numbers = np.arange(len(length_N2))
     if most_pairs is not None and most_pairs < len(numbers):
         numbers = np.linspace(0, len(numbers) - 1, most_pairs).astype(int)
-    parts: tuple[list[np.ndarray], list[np.ndarray]] = ([np.zeros(0, np.int32)], [np.zeros(0, np.int32)])
+    sources: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
     for begin in range(0, len(numbers), _READ):
         some = numbers[begin : begin + _READ]
-        sides = read_flat(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size, mixture)
-        for part, tokens_T, length_N in zip(parts, sides, length_N2[some].T, strict=True):
-            part.append(np.delete(tokens_T, np.cumsum(length_N) - 1))  # EOS
+        source_T, target_T = read_flat(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size, mixture)
+        sources.append(_without_eos(source_T, length_N2[some, 0]))
+        targets.append(_without_eos(target_T, length_N2[some, 1]))
     source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1
-    return Sentences(np.concatenate(parts[0]), source_B), Sentences(np.concatenate(parts[1]), target_B)
+    nothing = np.zeros(0, np.int32)
+    return (
+        Sentences(np.concatenate([nothing, *sources]), source_B),
+        Sentences(np.concatenate([nothing, *targets]), target_B),
+    )
+
+
+def _without_eos(tokens_T: np.ndarray, length_N: np.ndarray) -> np.ndarray:
+    return np.delete(tokens_T, np.cumsum(length_N) - 1)
 
 
 def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: int) -> Lexicon:
     """Learns IBM Model 1 from uniform probabilities; ids are below `num_ids`, and each source gets the NULL word."""
-    source, target = _Bags.of(sources, num_ids, NULL), _Bags.of(targets, num_ids)
+    source = _Bags.of(sources, num_ids, NULL)
+    target = _Bags.of(targets, num_ids)
     # The keys of a target's pairs are adjacent, as they are looked up together.
-    pair_N = _merged(np.unique(keys) for keys, *_ in _blocks(source, target, num_ids))
+    pair_N = _merged(np.unique(block.key_P) for block in _blocks(source, target, num_ids))
     target_N, source_N = np.divmod(pair_N, num_ids)
     prob_N = np.ones(len(pair_N))
     for _ in range(iterations):
         received_N = np.zeros(len(pair_N))
-        for keys, times, run_begins, run_lengths, run_times in _blocks(source, target, num_ids):
-            number = np.searchsorted(pair_N, keys)
-            weight = prob_N[number] * times
-            share = run_times / np.add.reduceat(weight, run_begins)
-            np.add.at(received_N, number, weight * np.repeat(share, run_lengths))
+        for block in _blocks(source, target, num_ids):
+            number_P = np.searchsorted(pair_N, block.key_P)
+            weight_P = prob_N[number_P] * block.times_P
+            share_R = block.times_R / np.add.reduceat(weight_P, block.begin_R)
+            np.add.at(received_N, number_P, weight_P * np.repeat(share_R, block.length_R))
         prob_N = received_N / np.bincount(source_N, received_N)[source_N]
     return Lexicon(source_N, target_N, prob_N)
 
@@ -145,7 +155,8 @@ def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
     regular &= lexicon.source_N < ids.end_regular  # placeholders are sentinels, which every list has
     source_N, target_N, prob_N = (each[regular] for each in lexicon)
     order = np.lexsort((target_N, -prob_N, source_N))
-    source_N, target_N = source_N[order], target_N[order]
+    source_N = source_N[order]
+    target_N = target_N[order]
     rank_N = np.arange(len(order)) - np.searchsorted(source_N, source_N)
     best = rank_N < count
     table_PK = np.zeros((ids.end_regular, count), np.int32)
@@ -160,8 +171,12 @@ def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Id
     if not len(sources.length_B):
         raise PadirError("recall needs at least one sentence pair, got none: give a folder that has some")
     order = np.argsort(sources.length_B, kind="stable")
-    source, target = sources.each(), targets.each()
-    found, sentences, sizes, rounded = 0, 0, [], []
+    source = sources.split()
+    target = targets.split()
+    covered = 0
+    sentences = 0
+    sizes = []
+    rounded = []
     for begin in range(0, len(order), batch_size):
         batch = order[begin : begin + batch_size]
         source_ids = np.concatenate([source[b] for b in batch])
@@ -170,10 +185,10 @@ def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Id
         sizes.append(int(likely_P.sum()) + ids.num_sentinels)
         rounded.append(ids.vocab_size if kept_v is None else len(kept_v))
         for b in batch:
-            found += 1 + int(likely_P[target[b]].sum())  # EOS is on every list
+            covered += 1 + int(likely_P[target[b]].sum())  # EOS is on every list
             sentences += bool(likely_P[target[b]].all())
     tokens = len(targets.id_N) + len(order)
-    return Recall(batch_size, found / tokens, sentences / len(order), float(np.mean(sizes)), float(np.mean(rounded)))
+    return Recall(batch_size, covered / tokens, sentences / len(order), float(np.mean(sizes)), float(np.mean(rounded)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,26 +211,37 @@ class _Bags:
         return _Bags(id_N, times_N, np.searchsorted(number_N, np.arange(batch + 1)))
 
 
-def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Pairs of every target with all sources of its sentence, block by block.
+class _Block(NamedTuple):
+    """Pairs of targets with all sources of their sentences; the pairs of a target are one run.
 
-    Yields:
-      (key of each pair, count of the pair's source, begin of each target's run of pairs, length of the run, count of
-      the target).
+    Attributes:
+      key_P, times_P: key of each pair, and count of its source.
+      begin_R, length_R, times_R: begin and length of each target's run of pairs, and count of the target.
     """
-    source_B, target_B = np.diff(source.begin_B), np.diff(target.begin_B)
+
+    key_P: np.ndarray
+    times_P: np.ndarray
+    begin_R: np.ndarray
+    length_R: np.ndarray
+    times_R: np.ndarray
+
+
+def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[_Block]:
+    """Pairs of every target with all sources of its sentence, block by block."""
+    source_B = np.diff(source.begin_B)
+    target_B = np.diff(target.begin_B)
     block_B = np.cumsum(source_B * target_B) // BLOCK
     edges = np.flatnonzero(np.diff(block_B, prepend=-1, append=-1))
     for first, end in zip(edges[:-1], edges[1:], strict=True):
         runs = slice(target.begin_B[first], target.begin_B[end])
         sentence = np.repeat(np.arange(first, end), target_B[first:end])
-        lengths = source_B[sentence]
-        begins = np.cumsum(lengths) - lengths
-        if not len(begins):
+        length_R = source_B[sentence]
+        begin_R = np.cumsum(length_R) - length_R
+        if not len(begin_R):
             continue
-        place = np.arange(lengths.sum()) + np.repeat(source.begin_B[sentence] - begins, lengths)
-        keys = np.repeat(target.id_N[runs] * num_ids, lengths) + source.id_N[place]
-        yield keys, source.times_N[place], begins, lengths, target.times_N[runs]
+        place_P = np.arange(length_R.sum()) + np.repeat(source.begin_B[sentence] - begin_R, length_R)
+        key_P = np.repeat(target.id_N[runs] * num_ids, length_R) + source.id_N[place_P]
+        yield _Block(key_P, source.times_N[place_P], begin_R, length_R, target.times_N[runs])
 
 
 def _merged(parts: Iterator[np.ndarray]) -> np.ndarray:

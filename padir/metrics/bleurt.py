@@ -55,7 +55,8 @@ class Pieces:
 
     def pair(self, reference: str, candidate: str) -> tuple[list[int], list[int]]:
         """Token ids and segment numbers of one pair, without padding."""
-        a, b = self.encode(reference), self.encode(candidate)
+        a = self.encode(reference)
+        b = self.encode(candidate)
         while len(a) + len(b) > self.max_length - 3:
             (a if len(a) > len(b) else b).pop()
         return [self.cls, *a, self.sep, *b, self.sep], [0] * (len(a) + 2) + [1] * (len(b) + 1)
@@ -77,7 +78,8 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
     folder = Path(folder)
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        name, max_length = str(config["name"]), int(config["max_seq_length"])
+        name = str(config["name"])
+        max_length = int(config["max_seq_length"])
     except OSError:
         raise PadirError(f"{folder} is no BLEURT checkpoint: it has no {_CONFIG}") from None
     except (ValueError, KeyError, TypeError):
@@ -94,14 +96,16 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
         return name, Pieces(encode, words.token_to_id("[CLS]"), words.token_to_id("[SEP]"), max_length)
     if not config.get("sp_model"):
         raise PadirError(f"{folder / _CONFIG} names neither a vocab_file nor an sp_model", remedy=_WHOLE)
-    path, processor = folder / f"{config['sp_model']}.model", sentencepiece.SentencePieceProcessor()
+    path = folder / f"{config['sp_model']}.model"
+    processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(path.read_bytes())
     except OSError as error:
         raise PadirError(f"cannot read {path} ({error.strerror})", remedy=_WHOLE) from None
     except RuntimeError:
         raise PadirError(f"{path} is not a SentencePiece model", remedy=_WHOLE) from None
-    cls, sep = processor.piece_to_id("[CLS]"), processor.piece_to_id("[SEP]")
+    cls = processor.piece_to_id("[CLS]")
+    sep = processor.piece_to_id("[SEP]")
     if processor.unk_id() in (cls, sep):
         raise PadirError(f"the SentencePiece model of {folder} has no [CLS] and [SEP]: it is not BLEURT's")
     return name, Pieces(processor.encode, cls, sep, max_length, bool(config.get("dynamic_seq_length")))
@@ -118,7 +122,10 @@ class Bleurt:
     def __init__(
         self, name: str, pieces: Pieces, predict: Callable[[dict[str, np.ndarray]], np.ndarray], batch_size: int = 32
     ):
-        self.name, self.pieces, self.predict, self.batch_size = name, pieces, predict, batch_size
+        self.name = name
+        self.pieces = pieces
+        self.predict = predict
+        self.batch_size = batch_size
 
     @classmethod
     def load(cls, folder: str | Path, batch_size: int = 32) -> Bleurt:
@@ -148,7 +155,8 @@ class Bleurt:
         Raises:
           PadirError: there are no sentences, or not as many hypotheses as references.
         """
-        hypotheses, references = checks.strings("hypotheses", hypotheses), checks.strings("references", references)
+        hypotheses = checks.strings("hypotheses", hypotheses)
+        references = checks.strings("references", references)
         if len(hypotheses) != len(references) or not hypotheses:
             raise PadirError(
                 f"BLEURT needs a reference for each hypothesis, got {len(hypotheses)} and {len(references)} lines"

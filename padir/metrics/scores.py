@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from padir import checks
 from padir.errors import PadirError
-from padir.text.languages import CHINESE, JAPANESE, KOREAN, UNSPACED, lacks_spaces, primary, script
+from padir.text.languages import CHINESE, JAPANESE, KOREAN, UNSPACED_SCRIPTS, lacks_spaces, primary, script
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -258,7 +258,7 @@ def tokenizer_of(language: str) -> str:
     >>> [tokenizer_of(code) for code in ("zho_Hant", "yue", "jpn_Jpan", "kor_Hang", "tha_Thai", "ja-Latn", "de")]
     ['zh', 'zh', 'ja-mecab', 'ko-mecab', 'char', '13a', '13a']
     """
-    scripts = {**dict.fromkeys(UNSPACED, "char"), **dict.fromkeys(CHINESE, "zh")}
+    scripts = {**dict.fromkeys(UNSPACED_SCRIPTS, "char"), **dict.fromkeys(CHINESE, "zh")}
     scripts |= {**dict.fromkeys(JAPANESE, "ja-mecab"), **dict.fromkeys(KOREAN, "ko-mecab")}
     return scripts.get(script(language), "13a")
 
@@ -327,7 +327,7 @@ def non_words(lines: Iterable[str], language: str = "") -> list[NonWords]:
     Raises:
       PadirError: the language writes no spaces between words, or the text has no words.
     """
-    if script(language) in UNSPACED:
+    if script(language) in UNSPACED_SCRIPTS:
         raise PadirError(
             f"non-words need a language with spaces between words, got {language!r}: leave known_words out"
         )

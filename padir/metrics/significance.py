@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from padir import checks
 from padir.errors import PadirError
 from padir.metrics.scores import bleu_metric
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +90,7 @@ def compare(
     return found
 
 
-def _resampled(metric: Any, hypotheses: Sequence[str], references: Sequence[str], picked: np.ndarray) -> np.ndarray:
+def _resampled(metric: Metric, hypotheses: Sequence[str], references: Sequence[str], picked: np.ndarray) -> np.ndarray:
     """Scores of resampled test sets, whose sentences are `picked`, by SacreBLEU's statistics of sentences."""
     statistics = np.array(metric._extract_corpus_statistics(hypotheses, [references]))
     return np.array([metric._compute_score_from_stats(statistics[each].sum(0)).score for each in picked])

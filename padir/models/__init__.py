@@ -8,12 +8,11 @@ directory, which holds weights, vocabulary and `ModelCard`.
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard, Weights, load_model, save_model
 from padir.models.encoder import Encoded
-from padir.models.length import LENGTH_HEADS, LengthOutput, make_length_head
+from padir.models.length import LengthOutput, make_length_head
 from padir.models.params import count_parameters, init_params, param_axes, param_shapes, quantise
 from padir.models.transformer import Transformer
 
 __all__ = [
-    "LENGTH_HEADS",
     "Encoded",
     "LengthOutput",
     "ModelCard",

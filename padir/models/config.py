@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from padir import checks
 from padir.errors import PadirError
-from padir.models.length import LENGTH_HEADS
-from padir.readout import READOUTS, Plain, Readout
+from padir.readout import PLAIN, Geometry, Readout, check_readout, find_readout
 from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -39,6 +38,7 @@ ACTIVATIONS = (  # functions of jax.nn, and "linear"
     "hard_silu",
     "hard_tanh",
 )
+LENGTH_HEADS = ("token", "oracle")
 _MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 
@@ -60,15 +60,14 @@ class ModelConfig:
       max_length: number of rows of the position table and of classes of the length head; sources and targets have at
         most this many tokens, EOS included.
       readout: one of `padir.readout.READOUTS`, which determines the size of the canvas and reads the sentence out of
-        it: "plain", in which the canvas is the sentence, or "ctc", in which it is an alignment.
-      length_head: one of `padir.models.length.LENGTH_HEADS`; None means "token", or no head where no length is
+        it: "plain", in which the canvas is the sentence, or "ctc", in which it is an alignment. "module:NAME" is the
+        `Readout` of another module.
+      length_head: one of `padir.models.config.LENGTH_HEADS`; None means "token", or no head where no length is
         predicted: with the readout "ctc", and in autoregressive models.
       length_unit: only for the head "token", the number of neighbouring lengths that share a class. With 2, the classes
         stand for the lengths 1 and 2, 3 and 4, ... (target lengths downsampled by 2, as in SUNDAE, Savinov et al., ICLR
         2022). The lengths of a class are equally likely. Decoding tries this number of lengths unless
         `Decoding.num_lengths` is given.
-      max_fertility: only for the head "fertility", which predicts 1 + c target tokens for each source token, with c in
-        -(max_fertility + 1) .. max_fertility.
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
         token. This option sets positional_attention=False, because a token would leak into its own output through
         positional attention.
@@ -107,10 +106,9 @@ class ModelConfig:
     dropout_rate: checks.ShareBelow1 = 0.1
     # Causal models need this upper bound of max_length: they have no array with max_length rows.
     max_length: Annotated[checks.Count, partial(checks.within, 1, 2**16)] = 256
-    readout: Annotated[str, partial(checks.one_of, READOUTS)] = "plain"
+    readout: Annotated[str, check_readout] = "plain"
     length_head: str | None = None
     length_unit: int = 1
-    max_fertility: Annotated[int, partial(checks.within, 0, 1_000)] = 2
     decontextualised: bool = False
     rejecter: bool = False
     rejecter_judges: Annotated[str, partial(checks.one_of, JUDGED)] = "token"
@@ -120,7 +118,6 @@ class ModelConfig:
     remat: Annotated[str | bool, partial(checks.one_of, (False, *REMAT))] = False
 
     def __post_init__(self):
-        geometry = READOUTS[self.readout]
         heads = (None, *LENGTH_HEADS) if self.predicts_length else (None,)
         remedy = "" if self.predicts_length else "leave it out, because no length is predicted"
         checks.one_of(heads, remedy, **{"ModelConfig.length_head": self.length_head})
@@ -136,7 +133,7 @@ class ModelConfig:
             what = "rejecter=True, which judges the very token that a decontextualised decoder does not see"
             remedy = 'unset one, or set rejecter_judges="prediction"'
             raise PadirError(f"decontextualised=True excludes {what}", remedy=remedy)
-        if excluded := [name for name in geometry.excludes if getattr(self, name)]:
+        if excluded := [name for name in find_readout(self.readout).excludes if getattr(self, name)]:
             raise PadirError(f'readout="{self.readout}" excludes {excluded[0]}=True: unset one')
         if self.dual and (self.decontextualised or self.rejecter):
             raise PadirError("dual=True excludes decontextualised=True and rejecter=True: unset one")
@@ -159,9 +156,20 @@ class ModelConfig:
         return dataclasses.replace(self, causal=True)
 
     @property
-    def geometry(self) -> Readout:
-        """The size of the canvas and the way the sentence is read out of it; `Plain` for a causal model."""
-        return Plain() if self.causal else READOUTS[self.readout]
+    def reading(self) -> Readout:
+        """The readout; the plain one for a causal model."""
+        return PLAIN if self.causal else find_readout(self.readout)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The size of the canvas, and which of its tokens are the sentence."""
+        return self.reading.geometry
+
+    def check_sentence(self, task: str, remedy: str) -> None:
+        """Refuses a task that lays sentences on the canvas, if the canvas is no sentence."""
+        if not self.geometry.is_sentence:
+            what = f"a {self.reading.name} model cannot {task}, because its canvas is no sentence"
+            raise PadirError(what, remedy=remedy)
 
     @property
     def kind(self) -> str:
@@ -176,7 +184,8 @@ class ModelConfig:
     @property
     def predicts_length(self) -> bool:
         """True if a head predicts target lengths, so that source segments may begin with the [LENGTH] token."""
-        return READOUTS[self.readout].sized_by_target and (self.dual or not self.causal)
+        by_head = find_readout(self.readout).geometry.canvas_length(1) is None
+        return by_head and (self.dual or not self.causal)
 
     @property
     def length_token(self) -> bool:

@@ -8,6 +8,7 @@ a cache keeps their keys and values while the decoder writes one position after 
 from __future__ import annotations
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -20,6 +21,7 @@ from padir.models.layers import (
     Attention,
     Dense,
     Embed,
+    KeysValues,
     RelativePositionBias,
     RMSNorm,
     attention_logits,
@@ -27,6 +29,27 @@ from padir.models.layers import (
 )
 from padir.refinement.segments import other_positions, same_segment
 from padir.text.ids import positions_in_segment
+
+
+@flax.struct.dataclass
+class LayerInputs:
+    """The inputs of a decoder layer beside the states.
+
+    Attributes:
+      cross_kv: keys and values of cross-attention.
+      positional: queries and keys of positional attention, or logits that all rows share; None without it.
+      mask_BLL, cross_mask_BLS, bias: masks of both attentions, and the bias of relative positions.
+      context_BLD: the states that self-attention's keys come from; None for the layer's own.
+      deterministic: no dropout (static).
+    """
+
+    cross_kv: KeysValues
+    positional: KeysValues | Array | None
+    mask_BLL: Bool[Array, "_ L _"]
+    cross_mask_BLS: Bool[Array, "_ _ S"]
+    bias: Array
+    context_BLD: Float[Array, "R L D"] | None = None
+    deterministic: bool = flax.struct.field(pytree_node=False, default=True)
 
 
 class DecoderLayer(nn.Module):
@@ -67,21 +90,22 @@ class DecoderLayer(nn.Module):
             return attention_logits(query_1PHK, key_1PHK)
         return take_rows(query_1PHK[0], position_BL), take_rows(key_1PHK[0], position_BL)
 
-    def __call__(self, x, cross_kv, positional, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
-        """Runs the layer on all positions; the keys of self-attention come from `context_BLD` if given, else from x."""
+    def __call__(self, x, given: LayerInputs):
+        """Runs the layer on all positions."""
+        mask_BLL, deterministic = given.mask_BLL, given.deterministic
         x = keep_rows(x)
         y = self.pre_self_attention_layer_norm(x)
-        context = y if context_BLD is None else context_BLD
+        context = y if given.context_BLD is None else given.context_BLD
         keys_values = self.self_attention.keys_values(context, context)
-        y = self.self_attention(y, keys_values, mask_BLL, bias, deterministic=deterministic)
-        if context_BLD is not None:  # a query whose keys are all masked would attend to all of them evenly
+        y = self.self_attention(y, keys_values, mask_BLL, given.bias, deterministic=deterministic)
+        if given.context_BLD is not None:  # a query whose keys are all masked would attend to all of them evenly
             y = jnp.where(mask_BLL.any(-1, keepdims=True), y, 0)
         x = x + self.dropout(y, deterministic=deterministic)
-        if positional is not None:
+        if (positional := given.positional) is not None:
             logits_BHLL = attention_logits(*positional) if isinstance(positional, tuple) else positional
             value_BLHK = self.positional_attention.values(x)
-            x = x + self.positional_attention.weigh(logits_BHLL, value_BLHK, mask_BLL, bias, deterministic)
-        return self._cross_and_mlp(x, cross_kv, cross_mask_BLS, deterministic)
+            x = x + self.positional_attention.weigh(logits_BHLL, value_BLHK, mask_BLL, given.bias, deterministic)
+        return self._cross_and_mlp(x, given.cross_kv, given.cross_mask_BLS, deterministic)
 
     def step(self, x_R1D, cross_kv, cache, begin, mask, cross_mask, bias):
         """Runs the layer of a causal decoder on one position, and writes its keys and values to the cache.
@@ -119,8 +143,7 @@ class Decoder(nn.Module):
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
         if c.decontextualised:
             self.context_norm = RMSNorm(dtype)
-        # Argument 7 of a layer, counted from self, is `deterministic`.
-        layer = nn.remat(DecoderLayer, static_argnums=(7,), policy=REMAT[c.remat]) if c.remat else DecoderLayer
+        layer = nn.remat(DecoderLayer, policy=REMAT[c.remat]) if c.remat else DecoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
@@ -147,7 +170,16 @@ class Decoder(nn.Module):
             x, positional = jnp.broadcast_to(positional, x.shape), None
         x = self.dropout(x, deterministic=deterministic)
         for layer, kv, each in zip(self.layers, cross_kv, positional or [None] * len(self.layers), strict=True):
-            x = layer(x, kv, each, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
+            given = LayerInputs(
+                cross_kv=kv,
+                positional=each,
+                mask_BLL=mask_BLL,
+                cross_mask_BLS=cross_mask_BLS,
+                bias=bias,
+                context_BLD=context_BLD,
+                deterministic=deterministic,
+            )
+            x = layer(x, given)
         return self.dropout(self.decoder_norm(keep_rows(x)), deterministic=deterministic)
 
     def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):
@@ -202,7 +234,7 @@ def draft_mask(
         mask_BLL = other_positions(segment_BL)
         return mask_BLL if visible_BLL is None else mask_BLL & visible_BLL
     if visible_BLL is not None:
-        raise PadirError("visible_BLL works only with decontextualised=True: other decoders would leak hidden tokens")
+        raise PadirError("visible_BLL works only with decontextualised=True: other decoders would leak masked tokens")
     return same_segment(segment_BL)
 
 

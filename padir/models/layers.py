@@ -22,6 +22,10 @@ NUM_BUCKETS = 32  # number of buckets of relative positions
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 
+KeysValues = tuple[Float[Array, "_ _ H K"], Float[Array, "_ _ H K"]]
+"""The keys and values of an attention, [B, S, H, K]."""
+
+
 @flax.struct.dataclass
 class AxisNames:
     """The names of a parameter's axes, such as ("embed", "mlp"), as a leaf of the collection "params_axes"."""
@@ -29,7 +33,9 @@ class AxisNames:
     names: tuple[str, ...] = flax.struct.field(pytree_node=False)
 
 
-def named_param(module: nn.Module, name: str, init: Any, shape: tuple[int, ...], axes: tuple[str, ...]) -> Array:
+def named_param(
+    module: nn.Module, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...], axes: tuple[str, ...]
+) -> Array:
     """A float32 parameter of a module. `init` also writes its axis names, where T5X looks for them."""
     if module.is_initializing():
         module.variable("params_axes", f"{name}_axes", lambda: AxisNames(axes))
@@ -207,7 +213,7 @@ class Attention(nn.Module):
     def _split(self, x_BLD: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
         return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
 
-    def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
+    def keys_values(self, keys_BSD, values_BSD) -> KeysValues:
         """Projects two arrays of vectors to keys and values."""
         return self._split(self.key(keys_BSD)), self.values(values_BSD)
 
@@ -231,11 +237,12 @@ class Attention(nn.Module):
         logits_BHLS = attention_logits(query_BLHK, key_BSHK)
         return self.weigh(logits_BHLS, value_BSHK, mask, bias, deterministic, shape if folded else None)
 
-    def weigh(self, logits_BHLS, value_BSHK, mask, bias, deterministic: bool, shape: Any = None):
+    def weigh(self, logits_BHLS, value_BSHK, mask, bias, deterministic: bool, shape: tuple[Any, ...] | None = None):
         """Attends with given logits, [B or 1, H, L, S], which all rows share if they are of one row.
 
         Args:
-          shape: the first two axes of the result, if other than the values' rows and the logits' positions.
+          shape: the first two axes of the result, if other than the values' rows and the logits' positions; an export
+            may leave them open.
         """
         if bias is not None:
             logits_BHLS = logits_BHLS + bias

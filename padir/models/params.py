@@ -16,7 +16,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int8
+from jaxtyping import Array, Float, Int8, PyTree
 
 from padir.errors import PadirError, first_line
 from padir.models.config import DTYPES, ModelConfig
@@ -24,12 +24,12 @@ from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 
 
-def count_parameters(params: Any) -> int:
+def count_parameters(params: PyTree) -> int:
     """Number of scalars in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def params_sum(params: Any) -> str:
+def params_sum(params: PyTree) -> str:
     """SHA-256 of a parameter tree: of the names, shapes, types and values of its arrays."""
     total = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
@@ -64,7 +64,7 @@ def init_params(model: Transformer, seed: int) -> Any:
     return _variables(model, seed)["params"]
 
 
-def in_model_dtype(config: ModelConfig, params: Any) -> Any:
+def in_model_dtype(config: ModelConfig, params: PyTree) -> Any:
     """Converts all kernels and embeddings to the type of the model's activations; results stay the same.
 
     Otherwise a layer converts its parameters at each use. A program that loops over passes calls this function before
@@ -92,7 +92,7 @@ def param_axes(model: Transformer) -> Any:
 KEPT = ("length_predictor", "binary_projection")  # small heads, whose results depend on small differences of logits
 
 
-def quantise(params: Any) -> Any:
+def quantise(params: PyTree) -> Any:
     """Rounds the kernels and the token embedding of a float32 or bfloat16 parameter tree to 8 bits, for decoding.
 
     The arrays "kernel" and "embedding" become int8, with scales "kernel_scale" and "embedding_scale" beside them.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from padir.text.ids import at_most
 
 _FEW_ROWS = 8
 _MANY_ROWS, _EXACT_TERMS = 384, 2**24 // 127**2  # number of products of integers -127 .. 127 whose float32 sum is exact
-_FOR_ANY_MACHINE = contextvars.ContextVar("for any machine", default=False)
 _SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 
 
@@ -38,8 +34,7 @@ def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLik
       [*B, F], float32 if `dtype` is float32 or axis is 1, else of `dtype`.
     """
     if jnp.dtype(dtype) == jnp.float32 and _rounds_operands():
-        product: Any = _bfloat16_dot(x.astype(dtype), kernel.astype(dtype), axis)
-        return product
+        return _bfloat16_dot(x.astype(dtype), kernel.astype(dtype), axis)
     product = functools.partial(_product, dtype=dtype, axis=axis)
     if at_most(x.size, x.shape[-1]):  # a single row, as in greedy search for one sentence
         return jax.lax.platform_dependent(
@@ -102,7 +97,7 @@ def _rounds_operands() -> bool:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _bfloat16_dot(x: Any, kernel: Any, axis: int) -> Any:
+def _bfloat16_dot(x: Array, kernel: Array, axis: int) -> Array:
     return _rounded(x, kernel, (x.ndim - 1, axis))
 
 
@@ -168,19 +163,9 @@ def _integer_product(left: Int8[Array, "R D"], kernel: Int8[Array, "_ _"], axis:
         return functools.reduce(jnp.add, (each.astype(jnp.int32) for each in sums)).astype(jnp.float32)
 
     many = isinstance(left.shape[0], int) and left.shape[0] >= _MANY_ROWS  # a symbolic number of rows is no int
-    if not many or _FOR_ANY_MACHINE.get() or not _multiplies_bfloat16():
+    if not many or not _multiplies_bfloat16():
         return of_integers(left, kernel)
     return jax.lax.platform_dependent(left, kernel, cpu=of_bfloat16, default=of_integers)
-
-
-@contextlib.contextmanager
-def for_any_machine() -> Iterator[None]:
-    """Programs that are traced here do not depend on this machine's processor."""
-    token = _FOR_ANY_MACHINE.set(True)
-    try:
-        yield
-    finally:
-        _FOR_ANY_MACHINE.reset(token)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ autoregressive baseline, has other methods in place of `decode`: `teacher_force`
 position, with cached keys and values of the earlier ones).
 
 Logits [R, L, V] are large. Training therefore does not call `decode` or `teacher_force`, but `draft_states` or
-`target_states`, and then `vocabulary`, whose sums need only some of the logits at a time.
+`target_states`, and then `all_logits`, whose sums need only some of the logits at a time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from padir.errors import PadirError
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, shift_right
 from padir.models.encoder import Encoded, Encoder
-from padir.models.layers import Dense, Embed
+from padir.models.layers import Dense, Embed, KeysValues
 from padir.models.length import make_length_head
 from padir.models.products import dot
-from padir.readout.vocabulary import Vocabulary
+from padir.readout.tally import Factors, Logits
 from padir.refinement.canvas import Canvas
 from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
 from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, at_most
 
 MOST_LOGITS = 2**21  # 8 MB of logits, which fit into CPU caches and are fastest to compute all at once
+
+
+CrossKeysValues = tuple[KeysValues, ...]
+"""Keys and values of each decoder layer."""
 
 
 class Transformer(nn.Module):
@@ -57,8 +61,8 @@ class Transformer(nn.Module):
         self.length_predictor = make_length_head(self.config)
         if self.config.rejecter:
             self.rejecter = RejecterHead()
-        if self.config.geometry.position_head is not None:
-            self.position_head = Dense(1, ("embed", "keep"), jnp.float32)
+        if self.config.reading.head is not None:
+            self.readout_head = Dense(1, ("embed", "keep"), jnp.float32, name="position_head")
 
     def encode(
         self,
@@ -80,11 +84,11 @@ class Transformer(nn.Module):
         length = self.length_predictor(memory_BSD, source_BS == self.ids.length, segment_BS, num_segments)
         return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)
 
-    def cross_kv(self, memory_BSD: Float[Array, "B S D"]) -> Any:
+    def cross_kv(self, memory_BSD: Float[Array, "B S D"]) -> CrossKeysValues:
         """Cross-attention keys and values of each decoder layer, for all training stages or all refinement steps."""
         return self.decoder.cross_kv(memory_BSD)
 
-    def positional(self, length: int, position_BL: Int[Array, "B L"] | None = None) -> Any:
+    def positional(self, length: int, position_BL: Int[Array, "B L"] | None = None) -> PyTree:
         """The part of the decoder that depends on the positions alone, for all training stages or refinement steps.
 
         Args:
@@ -113,7 +117,7 @@ class Transformer(nn.Module):
         present_BL: Bool[Array, "R L"],
         *,
         find_best: bool = False,
-        blank_penalty: Any = 0.0,
+        blank_penalty: float | Float[Array, ""] = 0.0,
     ) -> Output:
         """Makes the `Output` of decoder states.
 
@@ -124,8 +128,8 @@ class Transformer(nn.Module):
           blank_penalty: number subtracted from the logits of the readout's head, if there is one.
         """
         found_BL, size = None, self.ids.num_embeddings
-        if (head := self.config.geometry.position_head) is not None:
-            head_BL = self.position_head(states_BLD)[..., 0] - blank_penalty
+        if (head := self.config.reading.head) is not None:
+            head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty
             if find_best:
                 found_BL = head.best(self.piece_logits, states_BLD, head_BL, present_BL, self.ids)
             logits_BLV = head.joined(forbid(self.piece_logits(states_BLD), self.ids.special), head_BL, self.ids)
@@ -140,21 +144,23 @@ class Transformer(nn.Module):
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
         return Output(logits_BLV, keep_BL, found_BL, judges=self.config.rejecter_judges)
 
-    def search(self, states_BLD: Float[Array, "R L D"], canvas: Canvas, blank_penalty: Any, size: int):
+    def search(
+        self, states_BLD: Float[Array, "R L D"], canvas: Canvas, blank_penalty: float | Float[Array, ""], size: int
+    ):
         """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
-        head = self.config.geometry.position_head
+        head = self.config.reading.head
         assert head is not None
-        head_BL = self.position_head(states_BLD)[..., 0] - blank_penalty
+        head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty
         return head.search(self.piece_logits, states_BLD, head_BL, canvas, size)
 
     def draft_states(
         self,
         tokens_BL: Int[Array, "R L"],
         segment_BL: Int[Array, "R L"],
-        cross_kv: Any,
+        cross_kv: CrossKeysValues,
         source_segment_BS: Int[Array, "B S"],
         *,
-        positional: Any = None,
+        positional: PyTree = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "R L D"]:
@@ -190,7 +196,7 @@ class Transformer(nn.Module):
         self,
         target_BL: Int[Array, "R L"],
         segment_BL: Int[Array, "R L"],
-        cross_kv: Any,
+        cross_kv: CrossKeysValues,
         source_segment_BS: Int[Array, "B S"],
         *,
         deterministic: bool = True,
@@ -209,7 +215,7 @@ class Transformer(nn.Module):
         self,
         token_BU: Int[Array, "B U"],
         depth_BU: Int[Array, "B U"],
-        cross_kv: Any,
+        cross_kv: CrossKeysValues,
         source_segment_BS: Int[Array, "B S"],
     ) -> Float[Array, "B U D"]:
         """Decoder states of a causal model after each prefix of a tree (`padir.decoding.autoregressive.PrefixTrees`).
@@ -230,10 +236,10 @@ class Transformer(nn.Module):
         token_BN: Int[Array, "B N"],
         position: Int[Array, ""],
         slot_BNL: Int[Array, "B N L"],
-        cache: Any,
-        cross_kv: Any,
+        cache: CrossKeysValues,
+        cross_kv: CrossKeysValues,
         source_segment_BS: Int[Array, "B S"],
-    ) -> tuple[Float[Array, "B N V"], Any]:
+    ) -> tuple[Float[Array, "B N V"], CrossKeysValues]:
         """Logits of a causal model at one position, float32, and the cache with this position's keys and values.
 
         Args:
@@ -251,14 +257,14 @@ class Transformer(nn.Module):
         x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, text_B1S)
         return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
 
-    def empty_cache(self, batch: Any, hypotheses: int, length: int) -> Any:
+    def empty_cache(self, batch: Any, hypotheses: int, length: int) -> CrossKeysValues:
         """Makes zero buffers for keys and values of each decoder layer, [B, L*N, H, K], with N slots for each position.
 
         `batch`, B, is an integer or a symbolic dimension of `jax.export`.
         """
-        c = self.config
-        shape = (batch, length * hypotheses, c.heads, c.head_dim)
-        return tuple(tuple(jnp.zeros(shape, DTYPES[c.dtype]) for _ in range(2)) for _ in range(c.decoder_layers))
+        shape = (batch, length * hypotheses, self.config.heads, self.config.head_dim)
+        dtype = DTYPES[self.config.dtype]
+        return tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(self.config.decoder_layers))
 
     def _require_causal(self):
         if not self.config.causal:
@@ -268,9 +274,9 @@ class Transformer(nn.Module):
     def logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L V"]:
         """Computes float32 logits of all ids."""
         logits_BLV = self.piece_logits(states_BLD)
-        if (head := self.config.geometry.position_head) is None:
+        if (head := self.config.reading.head) is None:
             return logits_BLV
-        return head.joined(logits_BLV, self.position_head(states_BLD)[..., 0], self.ids)
+        return head.joined(logits_BLV, self.readout_head(states_BLD)[..., 0], self.ids)
 
     def piece_logits(
         self, states_BLD: Float[Array, "R L D"], only: tuple[Any, int] | None = None
@@ -280,16 +286,18 @@ class Transformer(nn.Module):
             return self.token_embedder.attend(states_BLD, only) / jnp.sqrt(jnp.float32(self.config.width))
         return self.decoder.logits_dense(states_BLD, only)
 
-    def vocabulary(self, states_BLD: Float[Array, "R L D"]) -> Vocabulary:
+    def all_logits(self, states_BLD: Float[Array, "R L D"]) -> Logits:
         """The logits of all ids, for a loss; a readout's own head keeps them from being computed block by block."""
         params, config, factors = self.variables["params"], self.config, None
-        if config.geometry.position_head is None:
+        if config.reading.head is None:
             if config.tied:
-                table_VD, dtype, square = params["token_embedder"]["embedding"], DTYPES[config.dtype], config.width
+                table_VD = params["token_embedder"]["embedding"]
+                product = functools.partial(_logits_of, DTYPES[config.dtype], config.width)
             else:
-                table_VD, dtype, square = params["decoder"]["logits_dense"]["kernel"].T, jnp.float32, 1
-            factors = functools.partial(_logits_of, dtype, square), states_BLD, table_VD
-        return Vocabulary(self.logits(states_BLD), factors, self.ids.special)
+                table_VD = params["decoder"]["logits_dense"]["kernel"].T
+                product = functools.partial(_logits_of, jnp.float32, 1)
+            factors = Factors(product, states_BLD, table_VD)
+        return Logits(self.logits(states_BLD), factors, self.ids.special)
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
         """The rejecter's logit of keeping each token that it judges (`ModelConfig.rejecter_judges`), or None."""

@@ -15,21 +15,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from padir.errors import PadirError
 from padir.readout.prefix_beam import prefix_beam
-from padir.readout.vocabulary import Vocabulary
+from padir.readout.protocols import Geometry, Readout, StageSums
+from padir.readout.tally import Logits
 from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_canvas
-from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.scores import below_zero, best_ids, best_logits, best_tokens, forbid
+from padir.refinement.protocols import Corruption
+from padir.refinement.scores import best_ids, best_logits, best_tokens, forbid
 from padir.refinement.strategies import Padir
-from padir.text.ids import EOS, PADDING, Ids, segment_lengths
+from padir.text.ids import EOS, PADDING, AnyArray, Ids, equals_left, segment_lengths
 
 _PIECES = 4  # number of pieces that prefix beam search reads at each position
 _CLOSED = 0.9  # it reads no pieces where the blank is more likely than this
@@ -58,8 +59,8 @@ class BlankHead:
         """
         present_BL, ids = canvas.segment_BL > 0, canvas.ids
         blank_BL, token_BLK, score_BLK = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
-        tokens_BNL, log_prob_BN = prefix_beam(blank_BL, token_BLK, score_BLK, canvas.free_BL, size, ids.blank)
-        return jnp.where(canvas.free_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None]), log_prob_BN
+        tokens_BNL, log_prob_BN = prefix_beam(blank_BL, token_BLK, score_BLK, canvas.editable_BL, size, ids.blank)
+        return jnp.where(canvas.editable_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None]), log_prob_BN
 
     def several(self, project, states_BLD, head_BL, present_BL, ids: Ids, count: int):
         """Log-probability of the blank, and the `count` best pieces with theirs, at every position.
@@ -69,7 +70,7 @@ class BlankHead:
         many positions are computed. If a row has more, the logits of all positions are computed.
         """
         least = 0.0 if count == 1 else math.log(1 / _CLOSED - 1)
-        blank_BL, piece_BL = below_zero(jax.nn.log_sigmoid(head_BL)), jax.nn.log_sigmoid(-head_BL)
+        blank_BL, piece_BL = jax.nn.log_sigmoid(head_BL), jax.nn.log_sigmoid(-head_BL)
         length, banned = head_BL.shape[1], (*ids.special, ids.blank)
         open_BL = jnp.where(present_BL, -head_BL, -jnp.inf)
 
@@ -93,44 +94,44 @@ class BlankHead:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ctc:
-    """The readout of CTC models (`ModelConfig.readout = "ctc"`): merges equal neighbours, then removes blanks.
+class CtcGeometry:
+    """Two positions per source token; reading merges equal neighbours, then removes blanks.
 
     >>> import numpy as np
     >>> tokens_L, ids = np.array([7, 7, 14, 7, 8, 14, 1]), Ids(vocab_size=16, num_sentinels=4, first_regular=3)
-    >>> tokens_L[Ctc().kept(tokens_L, np.arange(7) < 6, ids)].tolist()
+    >>> tokens_L[CtcGeometry().collapse_mask(tokens_L, np.arange(7) < 6, ids)].tolist()
     [7, 7, 8]
     """
 
-    name: ClassVar[str] = "CTC"
-    sized_by_target: ClassVar[bool] = False
-    several: ClassVar[str] = "prefix_beam"
-    # The work of prefix beam search grows with the square of the sentences that it keeps.
-    limits: ClassVar[Mapping[str, Any]] = {
-        "num_lengths": 1,
-        "length_window": False,
-        "prefix_beam": 64,
-        "drop_repeats": False,
-    }
-    merges_repeats: ClassVar[bool] = True
-    position_head: ClassVar[BlankHead] = BlankHead()
-    excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter")
-    # Equal neighbours are no stutter here, because reading merges them.
-    strategy: ClassVar[Strategy] = Padir(remask="none")
+    is_sentence: ClassVar[bool] = False
 
     def ids(self, ids: Ids) -> Ids:
         return ids if ids.writes_blank else dataclasses.replace(ids, writes_blank=True)
 
-    def room(self, source: Any) -> Any:
+    def canvas_length(self, source):
         return 2 * source
 
     def longest_source(self, max_length: int) -> int:
         return max_length // 2
 
-    def kept(self, tokens: Any, free: Any, ids: Ids) -> Any:
-        xp = tokens.__array_namespace__()
-        left = xp.concat([xp.full_like(tokens[..., :1], -1), tokens[..., :-1]], axis=-1)
-        return free & (tokens != left) & (tokens != ids.blank)
+    def collapse_mask(self, tokens: AnyArray, editable: AnyArray, ids: Ids) -> AnyArray:
+        merged: Any = equals_left(tokens) | (tokens == ids.blank)
+        return editable & ~merged
+
+
+@dataclasses.dataclass(frozen=True)
+class CtcLoss:
+    """The loss over all alignments of the target to the canvas."""
+
+    geometry: Geometry = CtcGeometry()
+
+    def check(self, model: str, *, packed: bool, stage_weights: tuple[str, ...], normaliser: str | float) -> None:
+        if packed:
+            raise PadirError(f"{model} needs rows of one sentence pair", remedy='set Batching.mode = "bucket"')
+        if wrong := set(stage_weights) - {"all", "none"}:
+            raise PadirError("Objective.stage_weights", f'"all" or "none" for {model}', *wrong)
+        if normaliser == "sentences":
+            raise PadirError("Objective.normaliser", f'"tokens", "weights" or "positions" for {model}', normaliser)
 
     def first_canvas(
         self, key_B, source_segment_BS, target_BL, segment_BL, *, corruption: Corruption, ids: Ids, max_length: int
@@ -139,45 +140,67 @@ class Ctc:
 
         A row's canvas depends on its pair alone; the batch's shape says only how wide the arrays are.
         """
-        room_B = self.room(segment_lengths(source_segment_BS, 1)[:, 0])
-        width = max(self.room(source_segment_BS.shape[1]), min(2 * target_BL.shape[1], max_length))
+        room_B = jnp.asarray(self.geometry.canvas_length(segment_lengths(source_segment_BS, 1)[:, 0]))
+        width = min(2 * target_BL.shape[1], max_length)
+        if isinstance(room := self.geometry.canvas_length(source_segment_BS.shape[1]), int):
+            width = max(width, room)
         length_B = jnp.minimum(jnp.maximum(room_B, positions_needed(target_BL) + 1), width)
         canvas = noise_canvas(key_B, jnp.where(room_B > 0, length_B, 0), width, corruption, ids)
-        return canvas, canvas.free_BL
+        return canvas, canvas.editable_BL
 
     def fits(self, canvas: Canvas, target_BL: Int[Array, "B _"]) -> Bool[Array, " B"]:
         """True for targets that have an alignment to their canvas."""
-        return positions_needed(target_BL) <= canvas.free_BL.sum(-1)
+        return positions_needed(target_BL) <= canvas.editable_BL.sum(-1)
 
-    def loss(self, vocabulary: Vocabulary, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
-        """Sums over the rows that fit and have a weight, and the best alignment of each target.
+    def loss(self, logits: Logits, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
+        """Sums over the rows that fit and have a weight; the target's aligned form is its best alignment.
 
         With label smoothing, the loss is (1 - label_smoothing) times the CTC loss, plus label_smoothing times the
         cross-entropy of a uniform distribution at each canvas position. The z-loss is a sum over canvas positions.
-
-        Returns:
-          The sums: loss, z-loss, number of target tokens, and number of right ones. A token is right if the argmax at
-          its first aligned position is right. EOS is always right, because the canvas's length determines its place.
+        The weight is the number of target tokens. A token is right if the argmax at its first aligned position is
+        right. EOS is always right, because the canvas's length determines its place.
         """
-        logits_BLV, is_target_BL, ids = vocabulary.logits_BLV, target_BL > 0, canvas.ids
+        logits_BLV = logits.logits_BLV
+        is_target_BL = target_BL > 0
+        ids = canvas.ids
         label_BN = jnp.where(is_target_BL & (target_BL != ids.eos), target_BL, 0)
         own_BLC = label_logits(logits_BLV, label_BN, ids)
         aligned_BL = jax.lax.stop_gradient(best_alignment(own_BLC, canvas, label_BN))
         fits_B = self.fits(canvas, target_BL)
         counts_B = fits_B & weight_BL.any(-1)
-        loss_B, z_B = alignment_loss(logits_BLV, own_BLC, canvas.free_BL, label_BN, label_smoothing, z_loss)
-        losses = (jnp.where(counts_B, each_B, 0.0).sum() for each_B in (loss_B, z_B))
-        begins_BL = self.kept(aligned_BL, canvas.free_BL, ids)  # each token's first aligned position
-        right = (begins_BL & (best_ids(logits_BLV) == aligned_BL) & fits_B[:, None]).sum()
+        loss_B, z_B = alignment_loss(logits_BLV, own_BLC, canvas.editable_BL, label_BN, label_smoothing, z_loss)
+        # Each token begins at its first aligned position.
+        begins_BL = self.geometry.collapse_mask(aligned_BL, canvas.editable_BL, ids)
+        best_BL = best_ids(logits_BLV)
+        right = (begins_BL & (best_BL == aligned_BL) & fits_B[:, None]).sum()
         right += (is_target_BL.any(-1) & fits_B).sum()
-        weight = (is_target_BL & counts_B[:, None]).sum()
-        return (*losses, weight.astype(jnp.float32), right.astype(jnp.float32)), aligned_BL
+        return StageSums(
+            loss=jnp.where(counts_B, loss_B, 0.0).sum(),
+            z_loss=jnp.where(counts_B, z_B, 0.0).sum(),
+            weight=(is_target_BL & counts_B[:, None]).sum().astype(jnp.float32),
+            correct=right.astype(jnp.float32),
+            aligned_BL=aligned_BL,
+            best_BL=best_BL,
+        )
+
+
+CTC = Readout(
+    name="CTC",
+    geometry=CtcGeometry(),
+    stage_loss=CtcLoss(),
+    head=BlankHead(),
+    strategy=Padir(remask="none"),  # equal neighbours are no stutter here, because reading merges them
+    excludes=("decontextualised", "rejecter"),
+    several="prefix_beam",
+    # The work of prefix beam search grows with the square of the sentences that it keeps.
+    limits={"num_lengths": 1, "length_window": False, "prefix_beam": 64, "drop_repeats": False},
+)
 
 
 def alignment_loss(
     logits_BLV: Float[Array, "B L V"],
     own_BLC: Float[Array, "B L C"],
-    free_BL: Bool[Array, "B L"],
+    editable_BL: Bool[Array, "B L"],
     label_BN: Int[Array, "B N"],
     label_smoothing: float,
     z_loss: float,
@@ -190,14 +213,14 @@ def alignment_loss(
     import optax  # decoding does without it
 
     log_z_BL = jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
-    outside_BL, no_label_BN = (~free_BL).astype(jnp.float32), (label_BN == 0).astype(jnp.float32)
+    outside_BL, no_label_BN = (~editable_BL).astype(jnp.float32), (label_BN == 0).astype(jnp.float32)
     # Equal pieces share a column: so the loss sees that two equal neighbours need a blank between them.
     column_BN = (label_BN[:, :, None] == label_BN[:, None, :]).argmax(-1) + 1
     loss_B = optax.losses.ctc_loss(own_BLC, outside_BL, column_BN, no_label_BN, blank_id=0)
-    loss_B += ((log_z_BL - jax.nn.logsumexp(own_BLC, axis=-1)) * free_BL).sum(-1)
-    z_B = z_loss * (jnp.square(log_z_BL) * free_BL).sum(-1)
+    loss_B += ((log_z_BL - jax.nn.logsumexp(own_BLC, axis=-1)) * editable_BL).sum(-1)
+    z_B = z_loss * (jnp.square(log_z_BL) * editable_BL).sum(-1)
     if label_smoothing:
-        uniform_B = ((log_z_BL - logits_BLV.astype(jnp.float32).mean(-1)) * free_BL).sum(-1)
+        uniform_B = ((log_z_BL - logits_BLV.astype(jnp.float32).mean(-1)) * editable_BL).sum(-1)
         loss_B = (1.0 - label_smoothing) * loss_B + label_smoothing * uniform_B
     return loss_B + z_B, z_B
 
@@ -221,10 +244,10 @@ def label_logits(logits_BLV: Float[Array, "B L V"], label_BN: Int[Array, "B N"],
 
 
 def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int[Array, "B N"]) -> Int[Array, "B L"]:
-    """The most likely alignment of each target to its canvas (Viterbi): a piece or the blank at every free position.
+    """The most likely alignment of each target to its canvas (Viterbi): a piece or the blank at each editable position.
 
     A constant added to a position's logits does not change the result. Positions that are not free keep their tokens.
-    If the target needs more positions than are free, the row's alignment is meaningless.
+    If the target needs more positions than are editable, the row's alignment is meaningless.
 
     Args:
       own_BLC: `label_logits` of the canvas's positions.
@@ -240,15 +263,15 @@ def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int
     emit_LBS = emit_BLS.swapaxes(0, 1)
 
     def forward(score_BS, position):
-        emit_BS, free_B = position
+        emit_BS, editable_B = position
         one, two = (jnp.pad(score_BS, ((0, 0), (n, 0)), constant_values=-jnp.inf)[:, :states] for n in (1, 2))
         from_BS3 = jnp.stack([score_BS, one, jnp.where(may_skip_BS, two, -jnp.inf)], axis=-1)
-        back_BS = jnp.where(free_B[:, None], from_BS3.argmax(-1), 0)
-        return jnp.where(free_B[:, None], from_BS3.max(-1) + emit_BS, score_BS), back_BS
+        back_BS = jnp.where(editable_B[:, None], from_BS3.argmax(-1), 0)
+        return jnp.where(editable_B[:, None], from_BS3.max(-1) + emit_BS, score_BS), back_BS
 
     start_BS = jnp.full((batch, states), -jnp.inf).at[:, 0].set(0.0)
-    free_LB = canvas.free_BL.swapaxes(0, 1)
-    score_BS, back_LBS = jax.lax.scan(forward, start_BS, (emit_LBS, free_LB))
+    editable_LB = canvas.editable_BL.swapaxes(0, 1)
+    score_BS, back_LBS = jax.lax.scan(forward, start_BS, (emit_LBS, editable_LB))
     last_B = 2 * (label_BN > 0).sum(-1)  # an alignment ends in the last blank or in the last piece
     score_B2 = jnp.take_along_axis(score_BS, jnp.stack([last_B, jnp.maximum(last_B - 1, 0)], -1), axis=-1)
     end_B = jnp.where(score_B2[:, 1] > score_B2[:, 0], jnp.maximum(last_B - 1, 0), last_B)
@@ -259,4 +282,4 @@ def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int
 
     _, state_LB = jax.lax.scan(backward, end_B, back_LBS, reverse=True)
     aligned_BL = jnp.take_along_axis(token_BS, state_LB.swapaxes(0, 1), axis=-1)
-    return jnp.where(canvas.free_BL, aligned_BL, canvas.tokens_BL)
+    return jnp.where(canvas.editable_BL, aligned_BL, canvas.tokens_BL)

@@ -40,7 +40,7 @@ def prefix_beam(
     blank_BL: Float[Array, "B L"],
     token_BLK: Int[Array, "B L K"],
     score_BLK: Float[Array, "B L K"],
-    free_BL: Bool[Array, "B L"],
+    editable_BL: Bool[Array, "B L"],
     size: int,
     blank: int,
 ) -> tuple[Int[Array, "B N L"], Float[Array, "B N"]]:
@@ -51,7 +51,7 @@ def prefix_beam(
     Args:
       blank_BL: log-probability of the blank.
       token_BLK, score_BLK: the K best pieces of each position and their log-probabilities.
-      free_BL: positions of the alignment; others are skipped.
+      editable_BL: positions of the alignment; others are skipped.
       size, blank: N, and the blank's id.
 
     Returns:
@@ -70,11 +70,11 @@ def prefix_beam(
     )
 
     def step(old: _Prefixes, at):
-        position, blank_B, token_BK, score_BK, free_B = at
+        position, blank_B, token_BK, score_BK, editable_B = at
         new = _grown(old, position, blank_B, token_BK, score_BK)
-        return jax.tree.map(lambda a, b: jnp.where(free_B.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old), None
+        return jax.tree.map(lambda a, b: jnp.where(editable_B.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old), None
 
-    by_position = (jnp.moveaxis(each, 1, 0) for each in (blank_BL, token_BLK, score_BLK, free_BL))
+    by_position = (jnp.moveaxis(each, 1, 0) for each in (blank_BL, token_BLK, score_BLK, editable_BL))
     last, _ = jax.lax.scan(step, start, (jnp.arange(length), *by_position))
     return last.canvas_BNL, jnp.logaddexp(last.blank_BN, last.piece_BN)
 

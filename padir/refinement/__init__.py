@@ -6,7 +6,7 @@ loop `refine` runs any strategy on any decoder; `steps` yields its states. A `St
 next training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
 """
 
-from padir.refinement.canvas import Canvas, from_tokens, hide, repeats, restore, veil, write
+from padir.refinement.canvas import Canvas, from_tokens, remask, repeats, restore, restrict_visibility, write
 from padir.refinement.corruption import (
     CORRUPTIONS,
     Cmlm,
@@ -20,7 +20,7 @@ from padir.refinement.corruption import (
 )
 from padir.refinement.loop import Refined, State, advance, begin, refine, steps
 from padir.refinement.protocols import Corruption, Decoder, Proposal, StageTransition, Stop, Strategy
-from padir.refinement.scores import Output
+from padir.refinement.scores import Chooser, Output
 from padir.refinement.stop import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady
 from padir.refinement.strategies import (
     STRATEGIES,
@@ -34,9 +34,11 @@ from padir.refinement.strategies import (
     MaskPredict,
     Padir,
     PathPlanning,
+    PredictionRejecter,
     Rejecter,
     Remdm,
     Renoise,
+    RewriteAll,
     SundaeSampling,
     Threshold,
     get_strategy,
@@ -50,6 +52,7 @@ __all__ = [
     "Agreed",
     "BlockGibbs",
     "Canvas",
+    "Chooser",
     "Cmlm",
     "Constant",
     "Corruption",
@@ -72,6 +75,7 @@ __all__ = [
     "Output",
     "Padir",
     "PathPlanning",
+    "PredictionRejecter",
     "Proposal",
     "RandomVisible",
     "Refined",
@@ -79,6 +83,7 @@ __all__ = [
     "Remdm",
     "Renoise",
     "Repetition",
+    "RewriteAll",
     "SampledUnroll",
     "Smart",
     "State",
@@ -95,12 +100,12 @@ __all__ = [
     "draft",
     "from_tokens",
     "get_strategy",
-    "hide",
+    "remask",
     "parse_strategy",
     "refine",
     "repeats",
     "restore",
     "steps",
-    "veil",
+    "restrict_visibility",
     "write",
 ]

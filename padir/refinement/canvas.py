@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TypeVar
 
 import flax.struct
 import jax
@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from padir.refinement.segments import other_positions
-from padir.text.ids import Ids, positions_in_segment
+from padir.text.ids import Ids, equals_left, positions_in_segment
+
+Tree = TypeVar("Tree")
 
 
 @flax.struct.dataclass
@@ -20,15 +22,15 @@ class Canvas:
 
     Attributes:
       tokens_BL: the drafts; padding where segment_BL is 0.
-      score_BL: log-probability that each token had when it was last written, always below 0; 0 where nothing was
-        written.
-      free_BL: positions that may be rewritten, which are all but EOS and padding.
-      start_BL: tokens that the canvas began with. Hiding a position restores its start token, a random piece or a
+      score_BL: log-probability that each token had when it was last written; 0 where nothing was written.
+      written_BL: positions at which a token was written and was not masked again.
+      editable_BL: positions that may be rewritten, which are all but EOS and padding.
+      initial_BL: tokens that the canvas began with. `remask` restores a position's initial token, a random piece or a
         mask.
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
       done_BL: positions of finished sentences, which `refine` does not change any more. The strategy's stopping rule
         (`padir.refinement.stop`) marks them.
-      visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
+      visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `remask`
         update this mask. None for all other decoders, which see the whole segment.
       row_B: numbers of the rows in this canvas, if the decoder gets only some rows of a batch. A number beyond the last
         row stands for the last row. None if the decoder gets all rows.
@@ -37,8 +39,9 @@ class Canvas:
 
     tokens_BL: Int[Array, "B L"]
     score_BL: Float[Array, "B L"]
-    free_BL: Bool[Array, "B L"]
-    start_BL: Int[Array, "B L"]
+    written_BL: Bool[Array, "B L"]
+    editable_BL: Bool[Array, "B L"]
+    initial_BL: Int[Array, "B L"]
     segment_BL: Int[Array, "B L"]
     done_BL: Bool[Array, "B L"]
     visible_BLL: Bool[Array, "B L L"] | None = None
@@ -46,9 +49,14 @@ class Canvas:
     ids: Ids = flax.struct.field(pytree_node=False, kw_only=True)
 
     @property
-    def hidden_BL(self) -> Bool[Array, "B L"]:
-        """Free positions at which nothing has been written, or whose token was hidden again."""
-        return self.free_BL & (self.score_BL == 0)
+    def masked_BL(self) -> Bool[Array, "B L"]:
+        """Editable positions at which nothing has been written, or whose token was masked again."""
+        return self.editable_BL & ~self.written_BL
+
+    @property
+    def known_score_BL(self) -> Float[Array, "B L"]:
+        """The scores, NaN where nothing was written."""
+        return jnp.where(self.written_BL, self.score_BL, jnp.nan)
 
     @property
     def done_B(self) -> Bool[Array, " B"]:
@@ -58,8 +66,8 @@ class Canvas:
 
 def from_tokens(
     tokens_BL: Int[Array, "B L"],
-    start_BL: Int[Array, "B L"],
-    free_BL: Bool[Array, "B L"],
+    initial_BL: Int[Array, "B L"],
+    editable_BL: Bool[Array, "B L"],
     segment_BL: Int[Array, "B L"],
     ids: Ids,
 ) -> Canvas:
@@ -67,8 +75,9 @@ def from_tokens(
     return Canvas(
         tokens_BL=tokens_BL,
         score_BL=jnp.zeros(tokens_BL.shape, jnp.float32),
-        free_BL=free_BL,
-        start_BL=start_BL,
+        written_BL=jnp.zeros(tokens_BL.shape, bool),
+        editable_BL=editable_BL,
+        initial_BL=initial_BL,
         segment_BL=segment_BL,
         done_BL=jnp.zeros(tokens_BL.shape, bool),
         ids=ids,
@@ -83,69 +92,77 @@ def given(tokens_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: Ids)
 def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:
-    """Writes tokens and their log-probabilities at the free positions of `where_BL`; all other positions may see them.
+    """Writes tokens and their log-probabilities at the editable positions of `where_BL`.
 
-    "May see" concerns `visible_BLL` alone, the mask of a decontextualised decoder.
+    All other positions may see them. This concerns `visible_BLL` alone, the mask of a decontextualised decoder.
     """
-    return _put(canvas, where_BL, tokens_BL, score_BL, other_positions)
+    visible_BLL = None if canvas.visible_BLL is None else other_positions(canvas.segment_BL)
+    return _put(canvas, where_BL, tokens_BL, score_BL, jnp.array(True), visible_BLL)
 
 
-def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
-    """Puts the start tokens back at the free positions of `where_BL`, and makes these positions visible to no other."""
-    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), lambda segment_BL: False)
+def remask(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
+    """Puts the initial tokens back at the editable positions of `where_BL`, which no other position then sees."""
+    return _put(canvas, where_BL, canvas.initial_BL, jnp.array(0.0), jnp.array(False), jnp.array(False))
 
 
 def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "B L"]) -> Canvas:
-    """Hides the free positions of `where_BL` and gives them the noise `noise_BL` instead of their start tokens.
+    """Remasks the editable positions of `where_BL` and gives them the noise `noise_BL` instead of their initial tokens.
 
-    A start token that is a mask stays the mask. `start_BL` does not change.
+    An initial token that is a mask stays the mask. `initial_BL` does not change.
     """
-    piece_BL = (canvas.start_BL >= canvas.ids.first_regular) & (canvas.start_BL < canvas.ids.end_regular)
-    fresh = dataclasses.replace(canvas, start_BL=jnp.where(piece_BL, noise_BL, canvas.start_BL))
-    return dataclasses.replace(hide(fresh, where_BL), start_BL=canvas.start_BL)
+    piece_BL = (canvas.initial_BL >= canvas.ids.first_regular) & (canvas.initial_BL < canvas.ids.end_regular)
+    fresh = dataclasses.replace(canvas, initial_BL=jnp.where(piece_BL, noise_BL, canvas.initial_BL))
+    return dataclasses.replace(remask(fresh, where_BL), initial_BL=canvas.initial_BL)
 
 
 def hold(canvas: Canvas, fixed_BL: Int[Array, "B L"]) -> Canvas:
-    """Writes the ids of `fixed_BL`, 0 for none, at free positions; these positions are then not free any more."""
-    held_BL = (fixed_BL > 0) & canvas.free_BL
+    """Writes the ids of `fixed_BL`, 0 for none, at editable positions; which are then fixed."""
+    held_BL = (fixed_BL > 0) & canvas.editable_BL
     return dataclasses.replace(
         canvas,
         tokens_BL=jnp.where(held_BL, fixed_BL, canvas.tokens_BL),
-        start_BL=jnp.where(held_BL, fixed_BL, canvas.start_BL),
-        free_BL=canvas.free_BL & ~held_BL,
+        initial_BL=jnp.where(held_BL, fixed_BL, canvas.initial_BL),
+        editable_BL=canvas.editable_BL & ~held_BL,
     )
 
 
-def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:
+def choose_rows(where_B: Bool[Array, " B"], yes: Tree, no: Tree) -> Tree:
     """Takes each row from the pytree `yes` where `where_B` is True, else from `no`; their leaves begin with axis B."""
     return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)
 
 
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
-    """Copies the free positions of `where_BL` (tokens, scores, visibility) from another canvas of the same rows."""
-    return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, lambda segment_BL: earlier.visible_BLL)
+    """Copies the editable positions of `where_BL` (tokens, scores, visibility) from another canvas of the same rows."""
+    return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.written_BL, earlier.visible_BLL)
 
 
-def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
-    """Adds `visible_BLL`: a position sees all other positions of its segment, except those in `hidden_BL`."""
-    return dataclasses.replace(canvas, visible_BLL=other_positions(canvas.segment_BL) & ~hidden_BL[:, None, :])
+def restrict_visibility(canvas: Canvas, masked_BL: Bool[Array, "B L"]) -> Canvas:
+    """Adds `visible_BLL`: a position sees all other positions of its segment, except those in `masked_BL`."""
+    return dataclasses.replace(canvas, visible_BLL=other_positions(canvas.segment_BL) & ~masked_BL[:, None, :])
 
 
-def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen) -> Canvas:
-    """Writes tokens and scores at free positions; `seen` gives the new visibility [query, key] of these positions."""
-    where_BL = where_BL & canvas.free_BL
-    visible_BLL = canvas.visible_BLL
-    if visible_BLL is not None:
-        visible_BLL = jnp.where(where_BL[:, None, :], seen(canvas.segment_BL), visible_BLL)
+def _put(
+    canvas: Canvas,
+    where_BL: Bool[Array, "B L"],
+    tokens_BL: Int[Array, "B L"],
+    score_BL: Float[Array, "B L"] | Float[Array, ""],
+    written_BL: Bool[Array, "B L"] | Bool[Array, ""],
+    visible_BLL: Bool[Array, "B L L"] | Bool[Array, ""] | None,
+) -> Canvas:
+    """Replaces what the editable positions of `where_BL` hold, and from where these positions are visible."""
+    where_BL = where_BL & canvas.editable_BL
+    if canvas.visible_BLL is not None:
+        assert visible_BLL is not None
+        visible_BLL = jnp.where(where_BL[:, None, :], visible_BLL, canvas.visible_BLL)
     return dataclasses.replace(
         canvas,
         tokens_BL=jnp.where(where_BL, tokens_BL, canvas.tokens_BL),
         score_BL=jnp.where(where_BL, score_BL, canvas.score_BL),
-        visible_BLL=visible_BLL,
+        written_BL=jnp.where(where_BL, written_BL, canvas.written_BL),
+        visible_BLL=None if canvas.visible_BLL is None else visible_BLL,
     )
 
 
 def repeats(tokens_BL: Int[Array, "B L"], canvas: Canvas) -> Bool[Array, "B L"]:
-    """Marks token-level stutter: free positions whose token equals the token to their left in the same segment."""
-    left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    return canvas.free_BL & (tokens_BL == left_BL) & (positions_in_segment(canvas.segment_BL) > 0)
+    """Marks token-level stutter: editable positions whose token equals the token to their left in the same segment."""
+    return canvas.editable_BL & equals_left(tokens_BL) & (positions_in_segment(canvas.segment_BL) > 0)

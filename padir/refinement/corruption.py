@@ -1,6 +1,6 @@
 """Corruptions, which replace target tokens by noise for the decoder to predict; each is a frozen dataclass.
 
-The field `rate` is the share of free positions that are replaced, 1 minus the paper's unmasking rate (section L.2).
+The field `rate` is the share of editable positions that are replaced, 1 minus the paper's unmasking rate (section L.2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from padir.text.ids import Ids, positions_in_segment, sequence_mask
 
 @checks.settings
 class Uniform:
-    """The paper's corruption: each free position keeps its token or becomes a random regular piece (section L.2).
+    """The paper's corruption: each editable position keeps its token or becomes a random regular piece (section L.2).
 
     Attributes:
       rate: probability that a position is replaced, 1 - unmasking rate, in [0, 1].
@@ -48,14 +48,14 @@ class Uniform:
     def full(self) -> Uniform:
         return Uniform(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
-        chosen_BL = choose_share(key_B, free_BL, segment_BL, self.rate)
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+        chosen_BL = choose_share(key_B, editable_BL, segment_BL, self.rate)
         return jnp.where(chosen_BL, random_pieces(key_B, segment_BL, ids), tokens_BL), chosen_BL
 
 
 @checks.settings
 class Mask:
-    """Each free position keeps its token or becomes the mask id.
+    """Each editable position keeps its token or becomes the mask id.
 
     Attributes:
       rate: probability that a position is masked, in [0, 1].
@@ -68,14 +68,14 @@ class Mask:
     def full(self) -> Mask:
         return Mask(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
-        chosen_BL = choose_share(key_B, free_BL, segment_BL, self.rate)
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+        chosen_BL = choose_share(key_B, editable_BL, segment_BL, self.rate)
         return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
 
 
 @checks.settings
 class MaskRange:
-    """Each free position keeps its token or becomes the mask id of its own position, V-4 for the first position.
+    """Each editable position keeps its token or becomes the mask id of its own position, V-4 for the first position.
 
     Attributes:
       rate: probability that a position is masked, in [0, 1].
@@ -91,15 +91,15 @@ class MaskRange:
     def full(self) -> MaskRange:
         return MaskRange(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
         mask_L = jnp.array(np.array(ids.mask_range(tokens_BL.shape[1]), np.int32))
-        chosen_BL = choose_share(key_B, free_BL, segment_BL, self.rate)
+        chosen_BL = choose_share(key_B, editable_BL, segment_BL, self.rate)
         return jnp.where(chosen_BL, mask_L[positions_in_segment(segment_BL)], tokens_BL), chosen_BL
 
 
 @checks.settings
 class Mixed:
-    """Each free position keeps its token, becomes a random piece or becomes the mask id, with the given shares.
+    """Each editable position keeps its token, becomes a random piece or becomes the mask id, with the given shares.
 
     Attributes:
       correct: share of positions that keep their token.
@@ -131,9 +131,9 @@ class Mixed:
         noise = self.random + self.mask
         return Mixed(correct=0.0, random=self.random / noise, mask=self.mask / noise)
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
         noise = self.random + self.mask
-        chosen_BL = choose_share(key_B, free_BL, segment_BL, 1.0 if self.correct == 0 else noise)
+        chosen_BL = choose_share(key_B, editable_BL, segment_BL, 1.0 if self.correct == 0 else noise)
         random_BL = uniform_draws(position_keys(key_B, segment_BL, KIND)) < self.random / noise
         noise_BL = jnp.where(random_BL, random_pieces(key_B, segment_BL, ids), ids.mask)
         return jnp.where(chosen_BL, noise_BL, tokens_BL), chosen_BL
@@ -141,7 +141,7 @@ class Mixed:
 
 @dataclasses.dataclass(frozen=True)
 class Cmlm:
-    """Masks a random number of positions, uniform over 1 .. L in a segment of L free positions.
+    """Masks a random number of positions, uniform over 1 .. L in a segment of L editable positions.
 
     Conditional masked language models are trained with this corruption (Ghazvininejad et al., EMNLP 2019, section 2.2).
     """
@@ -152,8 +152,8 @@ class Cmlm:
     def full(self) -> Mask:
         return Mask(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
-        chosen_BL = choose_some(key_B, free_BL, segment_BL)
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+        chosen_BL = choose_some(key_B, editable_BL, segment_BL)
         return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
 
 
@@ -167,9 +167,9 @@ class UniformRate:
     def full(self) -> Uniform:
         return Uniform(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
         rate_BL = uniform_draws(segment_keys(key_B, segment_BL, SHARE))
-        chosen_BL = choose_share(key_B, free_BL, segment_BL, rate_BL)
+        chosen_BL = choose_share(key_B, editable_BL, segment_BL, rate_BL)
         return jnp.where(chosen_BL, random_pieces(key_B, segment_BL, ids), tokens_BL), chosen_BL
 
 
@@ -177,20 +177,20 @@ class UniformRate:
 class RandomVisible:
     """DisCo's training inputs: each position sees a random part of its segment (Kasai et al., ICML 2020, section 3).
 
-    A decontextualised decoder is trained with random visibility instead of noise. A position sees n other free
+    A decontextualised decoder is trained with random visibility instead of noise. A position sees n other editable
     positions of its segment; n is uniform over 0 .. all of them, and every set of n positions is equally likely. Every
     other position sees EOS, because the length model places EOS before decoding.
     """
 
     def __call__(self, key_B: Key[Array, " B"], canvas: Canvas) -> Canvas:
-        """Narrows the visibility of a canvas from `padir.refinement.canvas.veil`."""
+        """Narrows the visibility of a canvas from `padir.refinement.canvas.restrict_visibility`."""
         assert canvas.visible_BLL is not None
         query_BL = position_keys(key_B, canvas.segment_BL, VISIBLE)
         pairs = jax.vmap(jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None)))
         draw_BLL = jax.vmap(uniform_draws)(pairs(query_BL, positions_in_segment(canvas.segment_BL)))
         # The number of n draws from U(0, 1) that lie below one further draw is uniform over 0 .. n.
         seen_BLL = draw_BLL < uniform_draws(query_BL)[:, :, None]
-        visible_BLL = canvas.visible_BLL & (seen_BLL | ~canvas.free_BL[:, None, :])
+        visible_BLL = canvas.visible_BLL & (seen_BLL | ~canvas.editable_BL[:, None, :])
         return dataclasses.replace(canvas, visible_BLL=visible_BLL)
 
 
@@ -244,9 +244,9 @@ def noise_canvas(
 ) -> Canvas:
     """Makes the canvas of `draft` without checks; a row of length 0 is empty."""
     present_BL = sequence_mask(length_B, max_length)
-    free_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
-    blank_BL = jnp.where(free_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
+    editable_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
+    blank_BL = jnp.where(editable_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
     segment_BL = present_BL.astype(jnp.int32)
     key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
-    tokens_BL, _ = corruption.full()(key_B, blank_BL, free_BL, segment_BL, ids=ids)
-    return from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, ids)
+    tokens_BL, _ = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)
+    return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)

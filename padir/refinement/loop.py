@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, choose_rows, restore
-from padir.refinement.protocols import Decoder, Proposal, Strategy
+from padir.refinement.protocols import Decoder, Number, Proposal, Strategy
 from padir.refinement.scores import Output, forbid
 from padir.refinement.segments import check_keys
 from padir.text.ids import at_most
@@ -70,9 +70,9 @@ class Refined:
       canvas: the last canvas; `canvas.tokens_BL` holds the refined tokens.
       passes_B: number of decoder passes that each row took, at most num_steps.
       cycled_B: True for rows with a sentence that was finished because it oscillated between two canvases.
-      tokens_TBL, scores_TBL: with `trace`, the tokens and scores after each step, [num_steps + 1, B, L], or
-        [trace + 1, B, L] if `trace` is a number; otherwise None. Entry 0 is the draft, and a row that is done repeats
-        its last tokens. Scores are NaN where nothing was written: at hidden positions, EOS and padding.
+      tokens_TBL, scores_TBL: the tokens and scores after each step, [traced_steps + 1, B, L]; None without
+        `traced_steps`. Entry 0 is the draft, and a row that is done repeats its last tokens. Scores are NaN where
+        nothing was written: at masked positions, EOS and padding.
       memory: the strategy's memory after the last step.
     """
 
@@ -94,9 +94,9 @@ def refine(
     decoder: Decoder,
     strategy: Strategy,
     *,
-    num_steps: int | Int[Array, ""],
+    num_steps: Number,
     banned_ids: tuple[int, ...] | None = None,
-    trace: bool | int = False,
+    traced_steps: int | None = None,
     rows_at_once: int | None = None,
 ) -> Refined:
     """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
@@ -105,17 +105,17 @@ def refine(
       key_B: one key per row; in decoding from `sentence_keys`, so that a row does not depend on its batch.
       canvas: the draft, usually from `padir.refinement.draft`.
       decoder, strategy: a canvas -> logits_BLV (or `Output`), and one of `padir.refinement.STRATEGIES`.
-      num_steps: T, at least 1; one-shot decoding is 1. Unless `trace` is True, num_steps may be a traced value inside
-        jit, so that another number of steps needs no compilation.
+      num_steps: T, at least 1; one-shot decoding is 1. It may be a traced value inside jit, so that another number of
+        steps needs no compilation.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
-      trace: also return the tokens and scores after every step. A number N makes arrays for N steps, which must be at
-        least num_steps; entries beyond num_steps repeat the last tokens.
+      traced_steps: also return the tokens and scores after every step, in arrays for this number of steps, at least
+        num_steps; entries beyond num_steps repeat the last tokens.
       rows_at_once: number of rows in one decoder call; None puts all rows into one call. With a number, the calls leave
         out rows that are done. This number changes the time and memory of a pass, but not the results.
 
     Raises:
-      PadirError: num_steps is below 1 or above `trace`; keys, canvas, strategy or the decoder's output are of another
-        shape or type; or, outside jit, logits are NaN (inside jit, `checkify.nan_checks` finds them).
+      PadirError: num_steps is below 1 or above `traced_steps`; keys, canvas, strategy or the decoder's output are of
+        another shape or type; or, outside jit, logits are NaN (inside jit, `checkify.nan_checks` finds them).
 
     >>> import jax, jax.numpy as jnp
     >>> from padir.refinement import Padir, Uniform, draft
@@ -127,27 +127,26 @@ def refine(
     [[7, 8, 9, 1]]
     """
     _check_choices(canvas, decoder, banned_ids, rows_at_once)
-    if not isinstance(trace, bool):
-        checks.whole_numbers(trace=trace)
-        checks.counts(1, trace=trace)
     begun = begin(key_B, canvas, strategy, num_steps)
-    if not isinstance(trace, bool) and not isinstance(num_steps, Tracer) and num_steps > trace:
-        room = f"at most {trace}, the number of steps that the trace holds"
-        raise PadirError("num_steps", room, int(num_steps), "give trace=True or a larger trace")
+    traced = None
+    if traced_steps is not None:
+        checks.whole_numbers(traced_steps=traced_steps)
+        checks.counts(1, traced_steps=traced_steps)
+        if not isinstance(num_steps, Tracer) and num_steps > traced_steps:
+            room = f"at most {traced_steps}, the number of steps that the trace holds"
+            raise PadirError("num_steps", room, int(num_steps), "raise traced_steps")
+        shape = (traced_steps + 1, *canvas.tokens_BL.shape)
+        traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.known_score_BL, shape))
 
     def body(carry):
         state, traced = carry
         after = advance(state, decoder, strategy, num_steps, banned_ids, rows_at_once)
         if traced is not None:
             later_T = (jnp.arange(traced[0].shape[0]) > state.step)[:, None, None]
-            now = (after.canvas.tokens_BL, after.canvas.score_BL)
+            now = (after.canvas.tokens_BL, after.canvas.known_score_BL)
             traced = jax.tree.map(lambda new_BL, old_TBL: jnp.where(later_T, new_BL, old_TBL), now, traced)
         return after, traced
 
-    traced = None
-    if trace:
-        shape = (int(num_steps if trace is True else trace) + 1, *canvas.tokens_BL.shape)
-        traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     state, traced = jax.lax.while_loop(
         lambda carry: (carry[0].step < num_steps) & ~carry[0].canvas.done_B.all(),
         body,
@@ -155,8 +154,6 @@ def refine(
     )
     _refuse_nan(state)
     tokens_TBL, scores_TBL = (None, None) if traced is None else traced
-    if scores_TBL is not None:
-        scores_TBL = jnp.where(scores_TBL < 0, scores_TBL, jnp.nan)
     return Refined(state.canvas, state.passes_B, state.cycled_B, tokens_TBL, scores_TBL, state.memory)
 
 
@@ -185,14 +182,14 @@ def steps(
         yield state
 
 
-def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: int | Int[Array, ""]) -> State:
+def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: Number) -> State:
     """The state before the first of `num_steps` passes."""
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):
         raise PadirError("strategy", "an instance with init, step and stop", strategy, "write it as Padir()")
     if not isinstance(canvas, Canvas):
         raise PadirError("canvas", "a Canvas", type(canvas), "make one with padir.refinement.draft")
-    kinds = {"tokens_BL": jnp.integer, "score_BL": jnp.floating, "start_BL": jnp.integer, "segment_BL": jnp.integer}
-    for name in ("tokens_BL", "score_BL", "free_BL", "start_BL", "segment_BL", "done_BL"):
+    kinds = {"tokens_BL": jnp.integer, "score_BL": jnp.floating, "initial_BL": jnp.integer, "segment_BL": jnp.integer}
+    for name in ("tokens_BL", "score_BL", "written_BL", "editable_BL", "initial_BL", "segment_BL", "done_BL"):
         _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape, kinds.get(name, jnp.bool_))
     check_keys(key_B, canvas.tokens_BL.shape[0])
     if isinstance(num_steps, jax.Array):
@@ -249,7 +246,7 @@ def advance(
     state: State,
     decoder: Decoder,
     strategy: Strategy,
-    num_steps: int | Int[Array, ""],
+    num_steps: Number,
     banned_ids: tuple[int, ...] | None = None,
     rows_at_once: int | None = None,
 ) -> State:
@@ -272,8 +269,8 @@ def propose(
     strategy: Strategy,
     memories: tuple[PyTree, PyTree],
     *,
-    step: Any,
-    num_steps: Any,
+    step: Number,
+    num_steps: Number,
 ) -> tuple[Canvas, tuple[PyTree, PyTree]]:
     """Applies one step to a canvas, given the decoder's output: the strategy's proposal, then its stopping rule.
 
@@ -288,12 +285,14 @@ def propose(
     )
     if expected != got:
         raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like init's memory, {expected}", got)
+    finished_BL, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1])
     is_last = jnp.equal(step, num_steps - 1)
-    after, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1], is_last=is_last)
-    return restore(after, is_last & ~after.done_BL, proposal.last), (proposal.memory, stop_memory)
+    after = restore(proposal.next, finished_BL | is_last, proposal.last)
+    after = dataclasses.replace(after, done_BL=after.done_BL | finished_BL)
+    return after, (proposal.memory, stop_memory)
 
 
-def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Any, banned: tuple[int, ...] | None):
+def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Number, banned: tuple[int, ...] | None):
     """The state after a pass, with the same `step`."""
     canvas, memories = state.canvas, (state.memory, state.stop_memory)
     output = decoder(canvas)
@@ -301,11 +300,11 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Any,
         output = Output(logits_BLV=output)
     _check_output(output, canvas)
     banned = canvas.ids.special if banned is None else banned
-    output = dataclasses.replace(
-        output,
-        logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned),
-        found_BL=output.found_BL if banned == canvas.ids.special else None,
-    )
+    logits_BLV = forbid(output.logits_BLV.astype(jnp.float32), banned)
+    found_BL = output.found_BL if banned == canvas.ids.special else None
+    if output.chooser is not None:
+        found_BL = output.chooser(logits_BLV, canvas)
+    output = dataclasses.replace(output, logits_BLV=logits_BLV, found_BL=found_BL)
     key_B = _fold(state.key_B, state.step)
     after, memories_after = propose(key_B, canvas, output, strategy, memories, step=state.step, num_steps=num_steps)
     failed_BL = jnp.isnan(after.score_BL) & ~canvas.done_BL

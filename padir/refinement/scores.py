@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -12,7 +12,22 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
+from padir.refinement.canvas import Canvas
+
 JUDGED = ("token", "prediction")
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A rule that chooses the tokens that a strategy writes, in place of the argmax.
+
+    A call gets logits in which forbidden ids are -inf, and the canvas that the decoder was given. It returns a token
+    for each position and the token's log-probability.
+    """
+
+    def __call__(
+        self, logits_BLV: Float[Array, "B L V"], canvas: Canvas
+    ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]: ...
 
 
 @flax.struct.dataclass
@@ -24,24 +39,25 @@ class Output:
       keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
       found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them. If
         then no code reads logits_BLV, jit does not compute this array.
+      chooser: chooses the tokens that `best` returns; None for the argmax.
       judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
 
     logits_BLV: Float[Array, "B L V"]
     keep_logits_BL: Float[Array, "B L"] | None = None
     found_BL: tuple[Int[Array, "B L"], Float[Array, "B L"]] | None = None
+    chooser: Chooser | None = None
     judges: str = flax.struct.field(pytree_node=False, default="token")
 
     def best(self) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-        """The best id of each position and its log-probability (`best_tokens`)."""
+        """The id that a strategy writes at each position and its log-probability: the argmax, or the chooser's."""
         return best_tokens(self.logits_BLV) if self.found_BL is None else self.found_BL
 
 
 def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """The argmax of each position and its log-probability, without a softmax over V in memory.
 
-    A log-probability that rounds to 0 is returned as the largest normal number below 0, because a score of 0 means that
-    nothing was written. There is no gradient.
+    There is no gradient.
 
     >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
@@ -78,7 +94,7 @@ def _best_in_one_reduction(logits_BLV):
     start = (jnp.float32(lowest), jnp.int32(jnp.iinfo(jnp.int32).max), jnp.float32(0))
     parts = (logits_BLV, id_BLV, jnp.ones_like(logits_BLV))
     _, token_BL, sum_BL = jax.lax.reduce(parts, start, join, (logits_BLV.ndim - 1,))
-    return token_BL, below_zero(-jnp.log(sum_BL))
+    return token_BL, -jnp.log(sum_BL)
 
 
 def _first(logits):
@@ -157,7 +173,7 @@ def best_by_block(
     shape = jax.eval_shape(lambda: project(0, size)).shape[:-1]
     start = (jnp.full(shape, lowest), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
     (_, token_BL, sum_BL), _ = jax.lax.scan(visit, start, jnp.arange(blocks))
-    return token_BL, below_zero(-jnp.log(sum_BL))
+    return token_BL, -jnp.log(sum_BL)
 
 
 def likely(logits: Float[Array, "*B V"], top_k: int, top_p: float) -> Float[Array, "*B V"]:
@@ -183,18 +199,13 @@ def likely(logits: Float[Array, "*B V"], top_k: int, top_p: float) -> Float[Arra
 
 
 def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"]) -> Float[Array, "B L"]:
-    """The log-probability of a token at each position, below 0 as in `best_tokens`."""
+    """The log-probability of a token at each position."""
     return _scores(logits_BLV, jnp.take_along_axis(logits_BLV, token_BL[..., None], axis=-1)[..., 0])
 
 
 def _scores(logits_BLV, logit_BL):
     """The log-probability of the token whose logit is given at each position."""
-    return below_zero(logit_BL.astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1))
-
-
-def below_zero(score_BL: Float[Array, "B L"]) -> Float[Array, "B L"]:
-    """Moves scores of 0 just below 0, because a score of 0 means that nothing was written."""
-    return jnp.minimum(score_BL, -jnp.finfo(jnp.float32).tiny)
+    return logit_BL.astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
 
 
 def forbid(logits_BLV: Float[Array, "B L V"], banned_ids: tuple[int, ...]) -> Float[Array, "B L V"]:

@@ -2,7 +2,7 @@
 
 NothingOpen   no position is open: nothing is left to write
 Fixpoint      a pass changes no token
-Cycle         as Fixpoint, or a pass leads back to the tokens of two passes before
+Cycle         as Fixpoint, or the strategy says that the sentence oscillates
 Steady        a pass changes neither the tokens nor the open positions, or no position is open
 Agreed        the decoder's argmax agrees with every token that it was shown
 Repetition    the result of stopping has stayed the same for a number of passes
@@ -16,10 +16,10 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PyTree
 
-from padir.refinement.canvas import Canvas, restore, write
-from padir.refinement.protocols import Proposal
+from padir.refinement.canvas import Canvas, restore
+from padir.refinement.protocols import Number, Proposal
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment, sum_in_segment
 
@@ -29,12 +29,6 @@ def finished_without(open_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"])
     return count_in_segment(open_BL, segment_BL) == 0
 
 
-def settle(canvas: Canvas, finished_BL: Bool[Array, "B L"], final: Canvas) -> Canvas:
-    """Marks sentences as done and puts them into their final state."""
-    after = restore(canvas, finished_BL, final)
-    return dataclasses.replace(after, done_BL=canvas.done_BL | finished_BL)
-
-
 @dataclasses.dataclass(frozen=True)
 class Never:
     """Ends no sentence: all passes are taken."""
@@ -42,56 +36,68 @@ class Never:
     def init(self, canvas: Canvas) -> tuple[()]:
         return ()
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        return proposal.next, memory
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
+        return jnp.zeros_like(before.editable_BL), memory
 
 
 @dataclasses.dataclass(frozen=True)
 class NothingOpen(Never):
     """Ends a sentence when no position is open, because nothing is left to write."""
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        finished_BL = finished_without(proposal.still_open(), before.segment_BL)
-        return settle(proposal.next, finished_BL, proposal.last), memory
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
+        return finished_without(proposal.still_open(), before.segment_BL), memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixpoint(Never):
     """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens."""
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
         changed_BL = proposal.next.tokens_BL != before.tokens_BL
-        return settle(proposal.next, finished_without(changed_BL, before.segment_BL), proposal.last), memory
+        return finished_without(changed_BL, before.segment_BL), memory
+
+
+def with_cycles(
+    canvas: Canvas, proposal: Proposal, before_BL: Int[Array, "B L"], step: Number, num_steps: Number
+) -> Proposal:
+    """The proposal of a strategy that looks for cycles: sentences that come back to `before_BL` oscillate.
+
+    They would change between two canvases until the last pass. `Proposal.last` gets the canvas of higher
+    log-probability, of equal ones the next.
+
+    Args:
+      canvas, before_BL: the canvas that this pass was given, and the tokens that the pass before was given.
+    """
+    other_BL = (proposal.next.tokens_BL != before_BL) & canvas.editable_BL
+    cycled_BL = finished_without(other_BL, canvas.segment_BL)
+    unfinished_BL = proposal.next.masked_BL | jnp.equal(step, num_steps - 1)
+    now = restore(proposal.next, unfinished_BL, proposal.last)
+    score_BL = jnp.where(canvas.written_BL, canvas.score_BL, -jnp.inf)
+    gain_BL = sum_in_segment(jnp.where(canvas.editable_BL, score_BL - now.score_BL, 0), canvas.segment_BL)
+    better = restore(now, gain_BL > 0, canvas)
+    return dataclasses.replace(proposal, last=restore(proposal.last, cycled_BL, better), cycled_BL=cycled_BL)
 
 
 @flax.struct.dataclass
 class Cycled:
-    """Memory of `Cycle`: tokens that the pass before was given (-1 at first), and the positions of ended cycles."""
+    """Memory of `Cycle`: the positions of the sentences that ended because they oscillated."""
 
-    before_BL: Int[Array, "B L"]
     cycled_BL: Bool[Array, "B L"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cycle:
-    """Ends a sentence at a fixpoint, and when a pass leads back to its tokens of two passes before.
-
-    Such a sentence would oscillate between two canvases until the last pass. It keeps the canvas whose tokens have the
-    higher log-probability.
-    """
+    """Ends a sentence at a fixpoint, and when it oscillates, which the strategy says (`Proposal.cycled_BL`)."""
 
     def init(self, canvas: Canvas) -> Cycled:
-        return Cycled(jnp.full_like(canvas.tokens_BL, -1), jnp.zeros_like(canvas.free_BL))
+        return Cycled(jnp.zeros_like(canvas.editable_BL))
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Cycled, *, is_last: Any):
-        after, _ = Fixpoint().step(before, output, proposal, (), is_last=is_last)
-        other_BL = (proposal.next.tokens_BL != memory.before_BL) & before.free_BL
-        again_BL = ~(after.done_BL | before.done_BL) & finished_without(other_BL, before.segment_BL)
-        now = restore(proposal.next, proposal.next.hidden_BL | is_last, proposal.last)  # no hidden position stays
-        before_BL = jnp.where(before.score_BL == 0, -jnp.inf, before.score_BL)
-        gain_BL = sum_in_segment(jnp.where(before.free_BL, before_BL - now.score_BL, 0), before.segment_BL)
-        after = settle(after, again_BL, restore(now, gain_BL > 0, before))
-        return after, Cycled(before.tokens_BL, memory.cycled_BL | (again_BL & before.free_BL))
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Cycled):
+        fixed_BL, _ = Fixpoint().step(before, output, proposal, ())
+        if proposal.cycled_BL is None:
+            return fixed_BL, memory
+        ended_BL = proposal.cycled_BL & ~(fixed_BL | before.done_BL)
+        return fixed_BL | proposal.cycled_BL, Cycled(memory.cycled_BL | (ended_BL & before.editable_BL))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,18 +108,18 @@ class Steady:
     """
 
     def init(self, canvas: Canvas) -> Bool[Array, "B L"]:
-        return canvas.free_BL
+        return canvas.editable_BL
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Bool[Array, "B L"], *, is_last: Any):
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Bool[Array, "B L"]):
         open_BL, segment_BL = proposal.still_open(), before.segment_BL
         changed_BL = (proposal.next.tokens_BL != before.tokens_BL) | (open_BL != memory)
         finished_BL = finished_without(changed_BL, segment_BL) | finished_without(open_BL, segment_BL)
-        return settle(proposal.next, finished_BL, proposal.last), open_BL
+        return finished_BL, open_BL
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreed(Never):
-    """Ends a sentence when the decoder's argmax agrees with every token that it was shown; the argmax is the result.
+    """Ends a sentence when the decoder's argmax agrees with every token that it was shown.
 
     Attributes:
       of_written: end a sentence only if the decoder was shown no noise, because noise may agree by chance.
@@ -121,13 +127,11 @@ class Agreed(Never):
 
     of_written: bool = True
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        token_BL, score_BL = output.best()
-        other_BL = before.free_BL & (token_BL != before.tokens_BL)
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
+        other_BL = before.editable_BL & (output.best()[0] != before.tokens_BL)
         if self.of_written:
-            other_BL |= before.hidden_BL
-        final = write(before, before.free_BL, token_BL, score_BL)
-        return settle(proposal.next, finished_without(other_BL, before.segment_BL), final), memory
+            other_BL |= before.masked_BL
+        return finished_without(other_BL, before.segment_BL), memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +141,8 @@ class Repetition:
     The memory is these tokens (-1 at first), and the number of passes that have not changed them.
 
     Attributes:
-      sweep: an ordinary decoder must repeat the tokens as many times as the sentence has free positions, because each
-        pass concerns one position. If False, or with a decontextualised decoder, one repetition is enough.
+      sweep: an ordinary decoder must repeat the tokens as many times as the sentence has editable positions, because
+        each pass concerns one position. If False, or with a decontextualised decoder, one repetition is enough.
     """
 
     sweep: bool = False
@@ -146,11 +150,11 @@ class Repetition:
     def init(self, canvas: Canvas) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
         return jnp.full_like(canvas.tokens_BL, -1), jnp.zeros_like(canvas.tokens_BL)
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
         tokens_BL, segment_BL = proposal.last.tokens_BL, before.segment_BL
         same_BL = finished_without(tokens_BL != memory[0], segment_BL)
         count_BL = jnp.where(same_BL, memory[1] + 1, 0)
         times: Any = 1
         if self.sweep and before.visible_BLL is None:
-            times = jnp.maximum(count_in_segment(before.free_BL, segment_BL), 1)
-        return settle(proposal.next, count_BL >= times, proposal.last), (tokens_BL, count_BL)
+            times = jnp.maximum(count_in_segment(before.editable_BL, segment_BL), 1)
+        return count_BL >= times, (tokens_BL, count_BL)

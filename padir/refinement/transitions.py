@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from padir import checks
-from padir.refinement.canvas import Canvas, hide, write
+from padir.refinement.canvas import Canvas, remask, write
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import choose, choose_share, choose_some, count_in_segment
@@ -37,7 +37,8 @@ class FromStrategy:
     strategy: Strategy = Padir()
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        canvas = dataclasses.replace(canvas, score_BL=jnp.zeros_like(canvas.score_BL))  # nothing is written yet
+        nothing_BL = jnp.zeros_like(canvas.written_BL)
+        canvas = dataclasses.replace(canvas, score_BL=jnp.zeros_like(canvas.score_BL), written_BL=nothing_BL)
         memory = self.strategy.init(key_B, canvas)
         proposal = self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)
         return proposal.next, chosen_BL
@@ -47,28 +48,28 @@ class FromStrategy:
 class Smart:
     """SMART (Ghazvininejad et al., 2020): fills in the model's own argmax, then hides a random part of the tokens.
 
-    The argmax is written where the corruption had hidden the target. Then n random free positions of each segment are
-    hidden, whether they hold target tokens or predictions; n is uniform over 1 .. L. The next stage thus sees a mixture
-    of right tokens, the model's own mistakes and masks, as in Mask-Predict.
+    The argmax is written where the corruption had hidden the target. Then n random editable positions of each segment
+    are masked, whether they hold target tokens or predictions; n is uniform over 1 .. L. The next stage thus sees a
+    mixture of right tokens, the model's own mistakes and masks, as in Mask-Predict.
     """
 
     strategy = MaskPredict()  # the model's default strategy in decoding
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         filled = write(canvas, chosen_BL, *output.best())
-        hidden_BL = choose_some(key_B, canvas.free_BL, canvas.segment_BL)
-        return hide(filled, hidden_BL), hidden_BL
+        masked_BL = choose_some(key_B, canvas.editable_BL, canvas.segment_BL)
+        return remask(filled, masked_BL), masked_BL
 
 
 @checks.settings
 class Glat:
     """GLAT's glancing (Qian et al., ACL 2021, section 3.2): shows more target tokens where the prediction was worse.
 
-    Each of the n free positions of a segment shows its target token with probability p * d / n. Here d is the Hamming
-    distance between argmax and target, so p * d tokens are shown on average. All other free positions get their start
-    tokens. The ratio p goes linearly from `start` to `end` over the training run. In the paper, the number of shown
-    tokens is p * d rounded down (`exact`), and the decoder's other inputs are copies of encoder states, not start
-    tokens.
+    Each of the n editable positions of a segment shows its target token with probability p * d / n. Here d is the
+    Hamming distance between argmax and target, so p * d tokens are shown on average. All other editable positions get
+    their initial tokens. The ratio p goes linearly from `start` to `end` over the training run. In the paper, the
+    number of shown tokens is p * d rounded down (`exact`), and the decoder's other inputs are copies of encoder states,
+    not initial tokens.
 
     Attributes:
       start, end: p at the beginning and at the end of the training run, in [0, 1].
@@ -88,22 +89,22 @@ class Glat:
         return self.start + (self.end - self.start) * progress
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
+        wrong_BL = canvas.editable_BL & (output.best()[0] != target_BL)
         distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
         shown = self.ratio(progress) * distance_BL
         if self.exact:
             count_BL = jnp.floor(shown + 1e-4).astype(jnp.int32)
-            shown_BL = choose(key_B, canvas.free_BL, canvas.segment_BL, count_BL)
+            shown_BL = choose(key_B, canvas.editable_BL, canvas.segment_BL, count_BL)
         else:
-            free = jnp.maximum(count_in_segment(canvas.free_BL, canvas.segment_BL), 1)
-            shown_BL = choose_share(key_B, canvas.free_BL, canvas.segment_BL, shown / free)
-        blank = hide(canvas, canvas.free_BL)
-        return write(blank, shown_BL, target_BL, blank.score_BL), canvas.free_BL & ~shown_BL
+            free = jnp.maximum(count_in_segment(canvas.editable_BL, canvas.segment_BL), 1)
+            shown_BL = choose_share(key_B, canvas.editable_BL, canvas.segment_BL, shown / free)
+        blank = remask(canvas, canvas.editable_BL)
+        return write(blank, shown_BL, target_BL, blank.score_BL), canvas.editable_BL & ~shown_BL
 
 
 @checks.settings
 class SampledUnroll:
-    """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): samples every free position from the model at once.
+    """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): samples every editable position from the model at once.
 
     Attributes:
       temperature: divisor of the logits before sampling, above 0.
@@ -112,5 +113,5 @@ class SampledUnroll:
     temperature: Annotated[float, partial(checks.above, 0, "use FromStrategy() for the argmax")] = 1.0
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        sampled = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
-        return write(canvas, canvas.free_BL, *sampled), chosen_BL
+        sampled = sample_tokens(key_B, output, canvas.segment_BL, self.temperature)
+        return write(canvas, canvas.editable_BL, *sampled), chosen_BL

@@ -33,7 +33,8 @@ def stop_signals() -> list[signal.Signals]:
 @contextlib.contextmanager
 def told(work: str) -> Iterator[None]:
     """Prints "padir: WORK ..." on stderr if the block takes longer than `SECONDS`, and then ten times less often."""
-    ended, began = threading.Event(), time.monotonic()
+    ended = threading.Event()
+    began = time.monotonic()
 
     def tell() -> None:
         if not ended.wait(SECONDS):
@@ -151,7 +152,8 @@ def progress_bar(label: str, total: int | None, unit: str, *, show: bool = True)
             done += count
             now = time.monotonic()
             if not fresh:
-                began, found = now, done
+                began = now
+                found = done
             rate = (done - found) / max(now - began, 1e-9)
             bar.update(task, completed=done, rate=f"{rate:,.1f} {unit}/s")
             if show and total and not console.is_terminal and (now - told > 60 or done == total):

@@ -74,7 +74,8 @@ class Trace:
 
     def changed(self, step: int) -> tuple[bool, ...]:
         """True for each of the L pieces that differs from the step before; all False at step 0."""
-        before, after = self.steps[max(step - 1, 0)].pieces, self.steps[step].pieces
+        before = self.steps[max(step - 1, 0)].pieces
+        after = self.steps[step].pieces
         return tuple(old != new for old, new in zip(before, after, strict=True))
 
     def _repr_html_(self) -> str:
@@ -139,7 +140,8 @@ def _row(kind: str, label: str, content: str, note: str = "") -> str:
 
 
 def _step_row(trace: Trace, step: int) -> str:
-    canvas, changed = trace.steps[step], trace.changed(step)
+    canvas = trace.steps[step]
+    changed = trace.changed(step)
     if step == 0:
         spans = [_span(piece, "", "") for piece in canvas.pieces]
         return _row("canvas", "step 0", _joined(spans), "start")

@@ -5,6 +5,6 @@ application with the page, `serve` (`padir.serve.server`) runs it. All need the 
 """
 
 from padir.serve.batching import Batcher
-from padir.serve.messages import Limits, Refused, Request
+from padir.serve.messages import Limits, Refused, TranslateRequest
 
-__all__ = ["Batcher", "Limits", "Refused", "Request"]
+__all__ = ["Batcher", "Limits", "Refused", "TranslateRequest"]

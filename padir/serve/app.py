@@ -32,11 +32,20 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from padir.decoding.streaming import join_sentences
+from padir.decoding.paragraphs import join_sentences
 from padir.errors import PadirError
 from padir.reporting.page import STYLE
 from padir.serve.engine import Engine
-from padir.serve.messages import Answer, AnswerText, Health, Refused, Request, RequestReader, openapi, translated
+from padir.serve.messages import (
+    Answer,
+    AnswerText,
+    Health,
+    Refused,
+    RequestReader,
+    TranslateRequest,
+    openapi,
+    translated,
+)
 
 _log = logging.getLogger("padir.serve")
 _NUMBER = "X-Request-ID"
@@ -181,7 +190,7 @@ async def _answer(engine: Engine, read: RequestReader, request: requests.Request
         answer.cancel()
 
 
-async def _results(engine: Engine, asked: Request, client: str) -> list[AnswerText]:
+async def _results(engine: Engine, asked: TranslateRequest, client: str) -> list[AnswerText]:
     """Waits for all translations of a request; takes its sentences out of the queue if it is cancelled.
 
     Work on texts runs in threads, so that the event loop answers other clients meanwhile.
@@ -308,6 +317,7 @@ CONTENT_SECURITY_POLICY = (
 def settings_of(engine: Engine, model: str) -> dict[str, Any]:
     """The settings of a server's page."""
     card, limits = engine.translator.card, engine.limits
+    ids, pieces = engine.translator.model.ids, engine.translator.tokenizer.pieces
     return {
         "model": model,
         "source": card.source_language,
@@ -319,7 +329,7 @@ def settings_of(engine: Engine, model: str) -> dict[str, Any]:
         "max_steps": limits.max_steps,
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),
-        "blank": engine.translator.tokenizer.pieces[card.ids.blank] if card.config.geometry.position_head else None,
+        "blank": pieces[ids.blank] if ids.writes_blank else None,
     }
 
 

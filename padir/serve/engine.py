@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -16,21 +17,22 @@ import jax.monitoring
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from padir.decoding.batches import SourceBatch
-from padir.decoding.options import MODES, Decoding, Mode, check_n_best
-from padir.decoding.pipeline import Pipeline, RefiningPipeline
+from padir.constrained.placeholders import marked_spans
+from padir.decoding.fit import check_n_best
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import padded_length
-from padir.decoding.translation import Translation, restored, untranslated
-from padir.decoding.translator import Translator
+from padir.decoding.translation import Translation
+from padir.decoding.writer import Shapes
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.options import MODES, Mode
 from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher
-from padir.serve.messages import Limits, Refused, Request
+from padir.serve.messages import Limits, Refused, TranslateRequest
 from padir.text.ids import EOS, round_up
-from padir.text.marks import Marked
-from padir.text.normalise import Normalised
 from padir.text.sentences import Paragraph
+from padir.translator import Translator
 
 _log = logging.getLogger("padir.serve")
 
@@ -52,18 +54,15 @@ class Key(NamedTuple):
     trace: bool = False
     mode: Mode | None = None
     strategy: str | None = None
+    placeholders: tuple[str, ...] = ()
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence for a batch: key, text, the encoder's tokens, candidates in its answer, and the way back to text."""
+    """A sentence for a batch, and the number of candidates in its answer."""
 
     key: Key
     text: str
-    source: list[int]
     n_best: int
-    read: Normalised
-    placeholders: tuple[str, ...] = ()
-    marked: Marked | None = None
 
 
 class Engine:
@@ -92,16 +91,16 @@ class Engine:
         *,
         warm_up: int = 32,
     ):
-        self.translator = translator
+        self.translator = copy.copy(translator)
         self.limits = limits
         self.warm_up = warm_up
         # Not resolved: a default of one candidate would forget the rule for requests that try several.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode)
         self.num_steps: int | None = None  # defaults of requests; None for an autoregressive model
         self.hypotheses: int | None = None
-        self.several = translator.card.config.geometry.several  # the option that says how many
-        self.most_lengths, self._counts = 1, ()
-        self._lengths = row_lengths(translator.card.config)
+        self.several = translator.card.config.reading.several  # the option that says how many
+        self.most_lengths = 1
+        self.translator.shapes = Shapes(row_lengths(translator.card.config))
         self.modes = sorted(filter(self._works, MODES), key=lambda mode: mode != self.decoding.mode)
         self.strategies: list[str] = []
         if "refine" in self.modes:
@@ -138,7 +137,8 @@ class Engine:
                 raise PadirError(name, f"at most {limit}, the limit of requests", value)
         # Whatever number clients set, a batch is filled up to one of few numbers of candidates.
         counts = {self.hypotheses, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
-        self._counts = tuple(sorted(count * decoding.num_drafts for count in counts))
+        own = tuple(sorted(count * decoding.num_drafts for count in counts))
+        self.translator.shapes = self.translator.shapes._replace(counts=own)
 
     def _works(self, mode: Mode, **changes: Any) -> bool:
         try:
@@ -177,11 +177,13 @@ class Engine:
         self._batcher.close()
         self.state = "stopped"
 
-    def prepare_in_turn(self, request: Request, client: str) -> Future[tuple[list[Paragraph], list[QueuedSentence]]]:
+    def prepare_in_turn(
+        self, request: TranslateRequest, client: str
+    ) -> Future[tuple[list[Paragraph], list[QueuedSentence]]]:
         """Prepares a request when it is its client's turn; raises as `Batcher.submit` does."""
         return self._preparer.submit([("request", request)], client)[0]
 
-    def prepare(self, request: Request) -> tuple[list[Paragraph], list[QueuedSentence]]:
+    def prepare(self, request: TranslateRequest) -> tuple[list[Paragraph], list[QueuedSentence]]:
         """Splits the texts of a request, and tokenises the sentences.
 
         Raises:
@@ -192,17 +194,21 @@ class Engine:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
         num_steps = request.num_steps
         hypotheses = getattr(request, self.several)
-        mode = request.mode or self.decoding.mode
+        refines = bool(num_steps or hypotheses or request.trace or request.strategy)
+        mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
+        decoding = self.decoding.changed(mode=mode)
         if mode == "refine" and self.num_steps is not None and self.hypotheses is not None:
             num_steps = num_steps or self.num_steps
             hypotheses = hypotheses or self.hypotheses
-            check_n_best(request.n_best, hypotheses * self.decoding.num_drafts)
-        elif (num_steps, hypotheses, request.n_best, request.trace, request.strategy) != (None, None, 0, False, None):
-            remedy = ", or ask for the mode 'refine'" if "refine" in self.modes else ""
-            what = f"the mode {mode!r} takes only text, split and placeholders: leave the other fields out{remedy}"
+            several: Any = {self.several: hypotheses}
+            check_n_best(request.n_best, decoding.changed(**several))
+        elif not refines:
+            check_n_best(request.n_best, decoding)
+        else:
+            what = f"the mode {mode!r} takes only text, split, placeholders and n_best: leave the other fields out"
             raise Refused(422, what)
         placeholders = self.decoding.placeholders if request.placeholders is None else tuple(request.placeholders)
-        own = num_steps, hypotheses, request.trace, None if mode == self.decoding.mode else mode, request.strategy
+        other_mode = None if mode == self.decoding.mode else mode
         language = self.translator.card.source_language
         limits = self.limits
         paragraphs = [
@@ -214,20 +220,27 @@ class Engine:
             many = f"a request has at most {limits.max_sentences} sentences, got {len(texts)}: send several requests"
             raise Refused(422, many)
         sentences = []
-        loaded = self.translator.loaded
-        most = loaded.longest_source
+        most = self.translator.loaded.longest_source
         for number, text in enumerate(texts, 1):  # one by one: the first that is too long ends the work
             if len(text) > limits.max_characters:
                 raise Refused(422, f"sentence {number} has more than {limits.max_characters:,} characters: split it")
-            (read,) = loaded.normalised([text], placeholders)
-            (words,), (spans,) = loaded.marked([read.text], placeholders)
-            (source,), truncated = loaded.source_tokens([words], truncate=True)
-            if truncated or (spans and len(spans.edits) > most):
+            length = self._source_length(text, placeholders)
+            if length is None:
                 raise Refused(422, f"sentence {number} has more than the {most} tokens or spans of the model: split it")
-            length = padded_length(len(source), self._lengths) if words.strip() else 0
-            left = words if length else read.text
-            sentences.append(QueuedSentence(Key(length, *own), left, source, request.n_best, read, placeholders, spans))
+            key = Key(length, num_steps, hypotheses, request.trace, other_mode, request.strategy, placeholders)
+            sentences.append(QueuedSentence(key, text, request.n_best))
         return paragraphs, sentences
+
+    def _source_length(self, text: str, placeholders: Sequence[str]) -> int | None:
+        """The padded length of a sentence, 0 if it has no words; None if it is too long for the model."""
+        loaded = self.translator.loaded
+        (read,) = loaded.normalised([text], placeholders)
+        (spans,) = marked_spans(self.translator, [read.text], placeholders)
+        words = read.text if spans is None else spans.text
+        (source,), truncated = loaded.source_tokens([words], truncate=True)
+        if truncated or (spans and len(spans.edits) > loaded.longest_source):
+            return None
+        return padded_length(len(source), self.translator.shapes.lengths) if words.strip() else 0
 
     def submit(self, sentences: Sequence[QueuedSentence], client: str = "") -> list[Future[Translation]]:
         """Queues a client's sentences and returns the futures of their translations; raises as `Batcher.submit` does.
@@ -247,63 +260,55 @@ class Engine:
         tokens = key.source_length * more_passes * more_rows
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 
-    def _pipeline(self, key: Key, n_best: int) -> Pipeline:
+    def _decoding(self, key: Key, n_best: int) -> Decoding:
+        """The options of a batch."""
         own: Any = {"strategy": key.strategy} if key.strategy else {}
-        decoding = self.decoding.changed(mode=key.mode, **own)
         if key.num_steps is not None and key.hypotheses is not None:
-            several: Any = {self.several: key.hypotheses}
-            decoding = decoding.changed(num_steps=key.num_steps, n_best=n_best, **several)
-        pipeline = self.translator.pipeline(decoding, trace=key.trace)
-        if isinstance(pipeline, RefiningPipeline):
-            return dataclasses.replace(pipeline, counts=self._counts, lengths=self._lengths)
-        return dataclasses.replace(pipeline, lengths=self._lengths)
+            own |= {"num_steps": key.num_steps, self.several: key.hypotheses}
+        mode = key.mode or self.decoding.mode
+        return self.decoding.changed(mode=mode, placeholders=key.placeholders, n_best=n_best, **own)
 
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""
-        if not key.source_length:
-            empty = [untranslated(each.text, each.marked) for each in sentences]
-            return [
-                restored(result, each.read, each.placeholders) for result, each in zip(empty, sentences, strict=True)
-            ]
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
-        pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
-        marked = [each.marked for each in sentences]
-        batch = SourceBatch([each.text for each in sentences], [each.source for each in sentences])
-        results = pipeline.run(dataclasses.replace(batch, marked=marked if any(marked) else ()))
+        decoding = self._decoding(key, max(sentence.n_best for sentence in sentences))
+        results = self.translator.translate([each.text for each in sentences], decoding, trace=key.trace)
+        if not key.source_length:
+            return results
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
         self.metrics.passes.inc(sum(result.passes for result in results))
 
-        def listed(result: Translation, each: QueuedSentence) -> Translation:
-            lengths = result.candidate_lengths[: each.n_best]
-            found = dataclasses.replace(result, candidates=result.candidates[: each.n_best], candidate_lengths=lengths)
-            return restored(found, each.read, each.placeholders)
-
-        return [listed(result, each) for each, result in zip(sentences, results, strict=True)]
+        return [
+            dataclasses.replace(result, candidates=result.candidates[: each.n_best])
+            for each, result in zip(sentences, results, strict=True)
+        ]
 
     def _compile(self) -> None:
         """Translates made-up sentences, with and without a trace; the page always refines and traces."""
-        card, loaded = self.translator.card, self.translator.loaded
+        loaded = self.translator.loaded
         options: list[tuple[Any, ...]] = [(None, None, False)]
         if self.num_steps is not None:
             own = self.num_steps, self.hypotheses
             refines = self.decoding.mode == "refine"
             options = [(*own, False), (*own, True)] if refines else [*options, (*own, True, "refine")]
-        prefix, piece = [card.ids.length] if card.config.length_token else [], card.ids.first_regular
-        for shorter, length in itertools.pairwise((0, *self._lengths)):
+        piece = loaded.card.ids.first_regular
+        for shorter, length in itertools.pairwise((0, *self.translator.shapes.lengths)):
             if shorter >= self.warm_up:
                 return
             # Somewhat longer than the shorter rows, so that the translation is not longer than this row.
             count = shorter + max(1, (length - shorter) // 4)
             pieces = [piece] * min(count, loaded.longest_source)
-            batch = SourceBatch([loaded.tokenizer.decode(pieces)], [[*prefix, *pieces, EOS]])
+            source = SourceSentence(loaded.tokenizer.decode(pieces), [*loaded.source_prefix, *pieces, EOS])
             for each in options:
                 if self.state == "stopping":
                     return
-                key = Key(length, *each)
-                self._pipeline(key, 0).run(batch)
+                key = Key(length, *each, placeholders=self.decoding.placeholders)
+                decoding = self.translator.resolved(self._decoding(key, 0))
+                writer = self.translator.writer(decoding, trace=key.trace)
+                self.translator.translate_batch(writer, decoding, 0, [source])
                 self._batcher.known.add((key, 1))
 
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from padir import __version__, checks
-from padir.decoding.options import Mode
-from padir.decoding.streaming import TranslatedLine
+from padir.decoding.paragraphs import TranslatedLine
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.options import Mode
 from padir.storage.files import parsed_json
 from padir.text.spans import KINDS
 
@@ -70,7 +70,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class TranslateRequest:
     """A checked request.
 
     Attributes:
@@ -171,7 +171,7 @@ class RequestReader:
 
     Args:
       most_lengths: the largest value of the field `several`, which is num_lengths or prefix_beam.
-      refines: False for an autoregressive model, whose requests have only `text`, `split`, `placeholders` and `mode`.
+      refines: False for an autoregressive model, whose requests have no field of refining.
       modes, strategies: names that requests may give; the first mode is the default.
     """
 
@@ -187,25 +187,22 @@ class RequestReader:
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
         sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
         kinds = frozenset[Literal[tuple(KINDS)]]  # a pattern of a stranger could take for ever
+        about = "number of candidates in the answer, at most the hypotheses that are tried"
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             ("text", sentence | sentences),
             ("split", _described(bool, "translate each sentence of a text by itself"), False),
             ("placeholders", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
+            ("n_best", _described(int, about, ge=0, le=limits.max_lengths), 0),
         ]
         if refines:
             steps = _described(int, "decoder passes at most; null: the server's own", ge=1, le=limits.max_steps)
             lengths = _described(int, "lengths, or sentences, to try; null: the server's own", ge=1, le=most_lengths)
-            listed = _described(
-                int,
-                "number of candidates in the answer, at most the hypotheses that are tried",
-                ge=0,
-                le=limits.max_lengths,
-            )
             fields += [("num_steps", steps | None, None), (several, lengths | None, None)]
-            fields += [("n_best", listed, 0), ("trace", _described(bool, "list the draft and every step"), False)]
+            fields += [("trace", _described(bool, "list the draft and every step"), False)]
         if modes:
             mode: Any = Literal[tuple(modes)]
-            fields += [("mode", _described(mode, "how the model writes"), modes[0])]
+            about = "how the model writes; null: as the other fields need, else the server's own"
+            fields += [("mode", _described(mode | None, about), None)]
         if strategies:  # by name alone: each strategy with other parameters would be another program to compile
             strategy: Any = Literal[tuple(strategies)]
             fields += [("strategy", _described(strategy | None, "refinement strategy; null: the server's own"), None)]
@@ -213,7 +210,7 @@ class RequestReader:
         self.type: Any = msgspec.defstruct("Request", fields, forbid_unknown_fields=True)
         self._decoder = msgspec.json.Decoder(self.type)
 
-    def __call__(self, body: bytes) -> Request:
+    def __call__(self, body: bytes) -> TranslateRequest:
         """Reads a request.
 
         >>> RequestReader(Limits(), 8, refines=True)(b'{"text": "Hallo!", "num_lengths": 3}').num_lengths
@@ -227,23 +224,25 @@ class RequestReader:
         except ValueError as error:  # malformed, or no UTF-8
             raise Refused(400, f"the body must be JSON in UTF-8: {error}") from None
         texts = (asked.text,) if isinstance(asked.text, str) else tuple(asked.text)
-        return Request(texts, **{name: getattr(asked, name) for name in self.names[1:]})
+        return TranslateRequest(texts, **{name: getattr(asked, name) for name in self.names[1:]})
 
 
 def _described(kind: Any, description: str, ge: int | None = None, le: int | None = None) -> Any:
     return Annotated[kind, msgspec.Meta(description=description, ge=ge, le=le)]
 
 
-def translated(line: TranslatedLine, asked: Request) -> AnswerText:
+def translated(line: TranslatedLine, asked: TranslateRequest) -> AnswerText:
     """A translated text as an answer; if the request asks for `split`, the sentences have candidates and traces."""
     if not asked.split:
         return _translated(line.translation, asked)
-    whole = _translated(line.translation, Request(()))
+    whole = _translated(line.translation, TranslateRequest(()))
     whole.sentences = [_translated(result, asked, source) for source, result in line.sentences]
     return whole
 
 
-def _translated(result: Translation, asked: Request, source: str | msgspec.UnsetType = msgspec.UNSET) -> AnswerText:
+def _translated(
+    result: Translation, asked: TranslateRequest, source: str | msgspec.UnsetType = msgspec.UNSET
+) -> AnswerText:
     found = AnswerText(
         text=result.text,
         score=_finite(result.score),
@@ -253,8 +252,7 @@ def _translated(result: Translation, asked: Request, source: str | msgspec.Unset
         source=source,
     )
     if asked.n_best:
-        pairs = zip(result.candidates, result.candidate_lengths, strict=True)
-        found.candidates = [AnswerCandidate(text, _finite(score), length) for (text, score), length in pairs]
+        found.candidates = [AnswerCandidate(each.text, _finite(each.score), each.length) for each in result.candidates]
         found.read_again = result.read_again
     if asked.trace:
         found.trace = [

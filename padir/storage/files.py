@@ -196,7 +196,8 @@ def path_inside(folder: Path, name: str) -> Path:
     """
     try:
         path = folder / name
-        home, file = folder.resolve(), path.resolve()
+        home = folder.resolve()
+        file = path.resolve()
         if file.is_relative_to(home) or (path.parent == folder and file.parent == _blobs(home)):
             return path
     except (OSError, RuntimeError, TypeError, ValueError):  # circular links, or `name` is no string or no file name

@@ -61,8 +61,11 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 def _exchange(one: Path, other: Path) -> bool:
     """Exchanges two folders in one step, by renameat2 of Linux; returns False if that is impossible."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return renameat2 is not None and not renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
+    at_fdcwd = -100
+    rename_exchange = 2
+    if renameat2 is None:
+        return False
+    return not renameat2(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), rename_exchange)
 
 
 @contextlib.contextmanager
@@ -127,7 +130,7 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
     if not (final / kind).is_file():
         raise PadirError(f"{folder} exists and holds no {kind} of an earlier export", remedy="give another folder")
     if not overwrite:
-        remedy = "give another folder, or set overwrite (--overwrite)"
+        remedy = "give another folder, or set overwrite"
         raise PadirError(f"{folder} holds an earlier export", remedy=remedy)
     own = {MANIFEST, *Manifest.read(final).files}
     for path in final.rglob("*"):
@@ -137,14 +140,14 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
             raise PadirError(what, remedy="move it, or give another folder")
 
 
-def made_lock(path: Path, **how: Any) -> Any:
+def made_lock(path: Path, *, blocking: bool = True) -> Any:
     """The lock of a file, which is made. The soft lock is never used: its file would stay after a killed process."""
     import filelock
 
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-    return filelock.UnixFileLock(path, fallback_to_soft=False, **how)
+    return filelock.UnixFileLock(path, fallback_to_soft=False, blocking=blocking)
 
 
 @contextlib.contextmanager
@@ -213,11 +216,15 @@ class Chunks:
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Returns the result called `name`; the first call makes the result and writes it to disk before it returns."""
         if name not in self:
-            with atomic_file(self._path(name)) as file:
-                json.dump(make(), file, ensure_ascii=False)
-                file.flush()
-                os.fsync(file.fileno())
+            self.write(name, make())
         return self.read(name)
+
+    def write(self, name: str, result: Any) -> None:
+        """Writes the result called `name`, which is on disk when the call returns."""
+        with atomic_file(self._path(name)) as file:
+            json.dump(result, file, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
 
     def __contains__(self, name: str) -> bool:
         """True if the folder has a result called `name`."""

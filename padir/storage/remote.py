@@ -91,7 +91,8 @@ class RemoteFolder:
         """Names of the files and folders directly in a folder; [] if there is no such folder."""
         self.store.invalidate_cache()
         try:
-            return sorted({path.rstrip("/").rpartition("/")[2] for path in self._call("ls", folder, detail=False)})
+            paths = self._tried(folder, lambda path: self.store.ls(path, detail=False))
+            return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
         except FileNotFoundError:
             return []
 
@@ -99,14 +100,14 @@ class RemoteFolder:
         """Contents of a small file; None if there is no such file."""
         self.store.invalidate_cache()
         try:
-            return self._call("cat_file", name)
+            return self._tried(name, lambda path: self.store.cat_file(path))
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
         with self._there(name):
-            self._call("pipe_file", name, content)
+            self._tried(name, lambda path: self.store.pipe_file(path, content))
 
     def put(self, file: Path, name: str) -> None:
         """Sends a file."""
@@ -116,9 +117,9 @@ class RemoteFolder:
     def remove(self, folder: str) -> None:
         """Removes a folder, its manifest first, so that the rest is never taken for a whole folder."""
         with contextlib.suppress(FileNotFoundError):
-            self._call("rm", f"{folder}/{MANIFEST}")
+            self._tried(f"{folder}/{MANIFEST}", lambda path: self.store.rm(path))
         with contextlib.suppress(FileNotFoundError):
-            self._call("rm", folder, recursive=True)
+            self._tried(folder, lambda path: self.store.rm(path, recursive=True))
 
     def send(self, folder: Path, name: str = "") -> None:
         """Sends a folder with a manifest to the folder `name` of the address, its manifest last."""
@@ -127,7 +128,7 @@ class RemoteFolder:
             self.remove(name)
         else:  # the folder may hold more than the manifest names
             with contextlib.suppress(FileNotFoundError):
-                self._call("rm", MANIFEST)
+                self._tried(MANIFEST, lambda path: self.store.rm(path))
         _all_at_once(lambda each: self.put(path_inside(folder, each), join(name, each)), files)
         self.put(folder / MANIFEST, join(name, MANIFEST))
 
@@ -140,7 +141,8 @@ class RemoteFolder:
         there = join(self.address, name)
         if (text := self.read(join(name, MANIFEST))) is None:
             return False
-        files, manifest = _files(text, there), folder / MANIFEST
+        files = _files(text, there)
+        manifest = folder / MANIFEST
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if manifest.exists() and manifest.read_bytes() != text:
@@ -181,9 +183,6 @@ class RemoteFolder:
     def _path(self, name: str) -> str:
         return join(self.address, name)
 
-    def _call(self, function: str, name: str, *arguments: Any, **named: Any) -> Any:
-        return self._tried(name, lambda path: getattr(self.store, function)(path, *arguments, **named))
-
     def _tried(self, name: str, attempt: Callable[[str], T]) -> T:
         """Calls `attempt` with the file's address, again after errors of the connection; raises `Unreachable` at last.
 
@@ -222,7 +221,7 @@ def _is(file: Path, expected: FileSum) -> bool:
     return file.is_file() and file.stat().st_size == expected.bytes and FileSum.of(file) == expected
 
 
-def _files(text: bytes, where: object) -> dict[str, FileSum]:
+def _files(text: bytes, where: str | Path) -> dict[str, FileSum]:
     """The files that a manifest of any kind names, after checking the manifest's own sha256."""
     try:
         contents = parsed_json(text)
@@ -300,7 +299,8 @@ def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
     """
     damaged = []
     for step in filter(str.isdigit, remote.names(CHECKPOINTS)):
-        name, here = f"{CHECKPOINTS}/{step}", folder / CHECKPOINTS / step
+        name = f"{CHECKPOINTS}/{step}"
+        here = folder / CHECKPOINTS / step
         try:
             if (manifest := remote.read(f"{name}/{MANIFEST}")) not in (None, read_if_there(here / MANIFEST)):
                 with atomic_folder(here) as partial:  # a checkpoint's folder is always whole
@@ -327,7 +327,9 @@ def sent_folder(path: PathLike) -> Iterator[Path]:
     copy = copy_of(remote, "made")
     with folder_lock(copy.with_name(f"{copy.name}.lock"), "written"):
         replaced = copy.with_name(f"{copy.name}.replaced")  # the manifest before the block; empty if there was none
-        there, here, before = remote.read(MANIFEST), read_if_there(copy / MANIFEST), read_if_there(replaced)
+        there = remote.read(MANIFEST)
+        here = read_if_there(copy / MANIFEST)
+        before = read_if_there(replaced)
         if before is not None and here not in (None, before) and there in (None, before):
             _log.info("sending what an earlier command left in %s", copy)
             remote.send(copy)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from padir.text.placing import UNSPACED
+
 # Frequent words without which a text in the language is rare, after its code; for Chinese and Japanese, characters.
 _FREQUENT = """
 en the of and to in a is an on at as that for it you with this are not be was by have from your what do can my we he she
@@ -44,8 +46,7 @@ ja の は を に が で と た し て す ま る い な れ か
 """
 _WORDS = {line.split()[0]: frozenset(line.split()[1:]) for line in _FREQUENT.strip().split("\n")}
 LANGUAGES = frozenset(_WORDS)
-_UNSPACED = "\u3040-\u30ff\u3400-\u9fff"  # kana and Chinese characters
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+")
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W\d_{UNSPACED}]+")
 _READ = 500  # characters of a text that are read
 
 

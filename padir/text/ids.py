@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.export
@@ -20,6 +20,8 @@ from jaxtyping import Array, Bool, Int
 
 from padir import checks
 from padir.errors import PadirError
+
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 PADDING = 0
 EOS = 1
@@ -144,6 +146,17 @@ def positions_in_segment(segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
     previous_BL = jnp.pad(segment_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     start_BL = jnp.where(segment_BL != previous_BL, index_L, 0)
     return index_L - jax.lax.cummax(start_BL, axis=1)
+
+
+def equals_left(tokens: AnyArray) -> AnyArray:
+    """True at the tokens [.., L], of NumPy or JAX, that equal the token to their left.
+
+    >>> equals_left(np.array([7, 7, 8])).tolist()
+    [False, True, False]
+    """
+    xp = tokens.__array_namespace__()
+    left = xp.concat([xp.full_like(tokens[..., :1], -1), tokens[..., :-1]], axis=-1)
+    return tokens == left
 
 
 def segment_lengths(segment_BL: Int[Array, "B L"], num_segments: int) -> Int[Array, "B G"]:

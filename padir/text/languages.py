@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CHINESE, JAPANESE = frozenset({"Hans", "Hant", "Hani"}), frozenset({"Jpan", "Hrkt", "Hira", "Kana"})
 KOREAN = frozenset({"Kore", "Hang"})
 # Scripts whose text has no spaces between words.
-UNSPACED = CHINESE | JAPANESE | {"Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
+UNSPACED_SCRIPTS = CHINESE | JAPANESE | {"Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 # How Unicode's names of the letters of a script begin, where that is not the name of the script.
 _LETTERS = {
     **dict.fromkeys(CHINESE, ("CJK",)),
@@ -148,14 +148,16 @@ def lacks_spaces(texts: Iterable[str]) -> bool:
     >>> lacks_spaces(["我们今天去公园"]), lacks_spaces(["我们 今天 去 公园"]), lacks_spaces(["we go"])
     (True, False, False)
     """
-    names = {name for each in UNSPACED for name in _LETTERS[each]}
+    names = {name for each in UNSPACED_SCRIPTS for name in _LETTERS[each]}
     letters = unspaced = words = 0
     for text in texts:
         if not text.isascii():
             for word in text.split():
                 found = [name for name in map(_letter, word) if name]
                 own = sum(name in names for name in found)
-                letters, unspaced, words = letters + len(found), unspaced + own, words + (own > 0)
+                letters += len(found)
+                unspaced += own
+                words += own > 0
         else:
             letters += sum(map(str.isalpha, text))
     return 2 * unspaced > letters and unspaced > 6 * words

@@ -79,7 +79,8 @@ class TimedReader:
 
     def __init__(self, file: IO[bytes]):
         self._file = file  # the reference keeps the file open
-        self._buffer, self._ended = bytearray(), False
+        self._buffer = bytearray()
+        self._ended = False
 
     def readline(self, size: int, /) -> bytes:
         """The next line with its newline, or `size` bytes of a longer one; b"" at the end."""
@@ -114,7 +115,8 @@ class Reader(io.BufferedReader):
 
     def __init__(self, raw: Any, kind: str = "", below: io.BufferedReader | None = None):
         super().__init__(raw, _BLOCK)
-        self.kind, self._below = kind, below
+        self.kind = kind
+        self._below = below
 
     def close(self) -> None:
         super().close()
@@ -192,7 +194,8 @@ def _decompressed(file: Reader, kind: str, modules: Sequence[str], name: str) ->
 def _check_text(head: bytes, name: str) -> None:
     """Refuses a file that is no text; the error names the file's format."""
     kind = next((kind for magic, kind in _FOREIGN.items() if head.startswith(magic)), "")
-    nuls, controls = head.count(0), len(head) - len(head.translate(None, _CONTROLS))
+    nuls = head.count(0)
+    controls = len(head) - len(head.translate(None, _CONTROLS))
     if head[257:262] == b"ustar":
         kind = "a tar archive"
     elif not kind and nuls > len(head) / 10:
@@ -251,7 +254,8 @@ class Metered:
     """
 
     def __init__(self, file: Reader, name: str):
-        self._file, self._name = file, name
+        self._file = file
+        self._name = name
         self._units = 0
         self.begin()
 
@@ -272,7 +276,7 @@ class Metered:
         return part
 
 
-def lines_of(file: Reader, path: object, *, verbatim: bool = False) -> Iterator[str]:
+def lines_of(file: Reader, path: str | os.PathLike[str], *, verbatim: bool = False) -> Iterator[str]:
     """Yields the lines of an open UTF-8 text file, which is closed at the end; `verbatim` as in `byte_lines`."""
     with file:
         for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE, verbatim=verbatim), 1):

@@ -85,7 +85,9 @@ class Marked:
             None leaves out spans whose mark is lost.
         """
         found = self._occurrences(text)
-        edits, tags, words = [], [], []
+        edits = []
+        tags = []
+        words = []
         for k, (edit, mark, own) in enumerate(zip(self.edits, self.marks, found, strict=True)):
             for number, place in enumerate(own):
                 blank = " " if mark != edit.text and _IN_WORD.match(text, place[0]) else ""

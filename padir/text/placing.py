@@ -67,7 +67,9 @@ class Placing:
     """
 
     def __init__(self, source: str, text: str, links: Sequence[int], taken: Iterable[Edit] = ()):
-        self._source, self._text, self._links = source, text, [*links]
+        self._source = source
+        self._text = text
+        self._links = [*links]
         self._source_begins = [begin for begin, _ in units(source)]
         self._source_ends = [end for _, end in units(source)]
         self._units = units(text)
@@ -162,7 +164,8 @@ class Placing:
             text = tags[k].text
             if k not in partner and least < at and self._left(tags[k]).isspace() and self._text[at - 1].strip():
                 text = " " + text
-            begin, end = at, at
+            begin = at
+            end = at
             if tags[k].begin < tags[k].end:  # takes the blank
                 end += self._text[at : at + 1].isspace()
                 begin -= least < at == end and self._text[at - 1].isspace()

@@ -50,7 +50,9 @@ class Paragraph:
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise surrogates_error() from None
-        sentences, gaps, begin = [], [""], 0
+        sentences = []
+        gaps = [""]
+        begin = 0
         inside = bytearray(len(text) + 1)
         for span in find(text, kinds):
             inside[span.begin + 1 : span.end] = b"1" * (span.end - span.begin - 1)
@@ -58,7 +60,8 @@ class Paragraph:
         for end in _ends(plain, primary(language)):
             if inside[end]:
                 continue
-            part, begin = text[begin:end], end
+            part = text[begin:end]
+            begin = end
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             gaps[-1] += before

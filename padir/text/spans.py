@@ -1,7 +1,7 @@
 """Spans of a sentence that stand in its translation as they are, and the marks that take their places meanwhile.
 
 A mark is one character. Marks of `MARKS`, from Unicode's private use area, are placeholders: a tokenizer with
-placeholders reads each of them as a sentinel id (`padir.text.ids.Ids.placeholder`).
+placeholders reads each of them as a sentinel id (`padir.text.ids.Ids.num_placeholders`).
 
 1. `padir.data.prepare` puts placeholders into training pairs, for spans that are equal on both sides (`with_marks`).
 2. Decoding puts marks into a source, and the spans back into the translation.
@@ -76,7 +76,8 @@ def edited(text: str, edits: Iterable[Edit], entities: Mapping[int, str] | None 
     >>> edited("I saw Tom", [Edit(9, 9, "."), Edit(6, 9, "her")])
     'I saw her.'
     """
-    parts, end = [], 0
+    parts = []
+    end = 0
     for edit in [*sorted(edits, key=lambda edit: edit[:2]), Edit(len(text), len(text), "")]:
         parts += [text[end : edit.begin].translate(entities or {}), edit.text]
         end = max(end, edit.end)

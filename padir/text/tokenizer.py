@@ -369,7 +369,10 @@ def in_order(model_bytes: bytes) -> bytes | None:
         made.pieces.add(piece=name, score=0.0, type=CONTROL)
     made.pieces.extend(ordered)
     trainer = made.trainer_spec
-    trainer.pad_id, trainer.eos_id, trainer.unk_id, trainer.bos_id = 0, 1, 2, -1
+    trainer.pad_id = 0
+    trainer.eos_id = 1
+    trainer.unk_id = 2
+    trainer.bos_id = -1
     trainer.vocab_size = len(made.pieces)
     del trainer.control_symbols[:]
     return made.SerializeToString(deterministic=True)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import PyTree
 
 from padir import checks
 from padir.errors import PadirError
@@ -45,7 +46,7 @@ class Averaging:
         """Adds a moving average to the optimizer's state for kind "ema"; returns other optimizers unchanged."""
         return with_moving_average(optimizer, self.decay) if self.kind == "ema" else optimizer
 
-    def current(self, params: Any, opt_state: Any) -> Any:
+    def current(self, params: PyTree, opt_state: PyTree) -> PyTree:
         """The weights for decoding during training: the moving average for kind "ema", else the parameters."""
         return opt_state.average if isinstance(opt_state, MovingAverage) else params
 
@@ -69,9 +70,9 @@ class Averaging:
 class MovingAverage(NamedTuple):
     """Optimizer state with a moving average of the parameters: float32 arrays in the parameters' shapes."""
 
-    inner: Any
-    count: Any
-    average: Any
+    inner: PyTree
+    count: PyTree
+    average: PyTree
 
 
 def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
@@ -97,7 +98,7 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
     return optax.GradientTransformation(init, update)
 
 
-def mean(trees: Iterable[Any]) -> Any:
+def mean(trees: Iterable[PyTree]) -> PyTree:
     """Mean of trees of arrays, summed in float64 (with one tree in memory at a time), in the first tree's dtypes.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
@@ -135,7 +136,7 @@ def mean_of_checkpoints(
     decay: float | None = None,
     until: int | None = None,
     check: Check = lambda shapes: None,
-) -> tuple[Any, Weights]:
+) -> tuple[PyTree, Weights]:
     """Mean of a run's last or best `count` regular checkpoints (or of all, if there are fewer), and its description.
 
     Args:

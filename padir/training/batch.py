@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from padir.models.length import LengthOutput
 from padir.readout.plain import cross_entropy
@@ -52,8 +52,9 @@ class Sums:
       length_loss, length_correct: loss of the length head, and number of lengths that it predicts rightly.
       tokens, segments: number of real target tokens and of sentence pairs.
       rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions, and number
-        of all its decisions; None without a rejecter. A rejecter that judges shown tokens decides at the free positions
-        of the last stage. A rejecter that judges predictions decides at all target tokens, in every stage with a loss.
+        of all its decisions; None without a rejecter. A rejecter that judges shown tokens decides at the editable
+        positions of the last stage. A rejecter that judges predictions decides at all target tokens, in every stage
+        with a loss.
       divisor: the number that `Objective.normaliser` names; None for `tokens`.
       unaligned: number of sentence pairs that the loss leaves out, because their target does not fit on the canvas;
         None for readouts whose targets always fit.
@@ -81,7 +82,7 @@ NORMALISERS = ("tokens", "weights", "positions", "sentences")
 STAGE_WEIGHTS = ("all", "noised", "masked", "inverse", "falling", "none")
 
 
-def mean_loss(loss: Any, sums: Sums) -> Any:
+def mean_loss(loss: PyTree, sums: Sums) -> PyTree:
     """A batch's loss, or a tree of its gradients, divided as `Objective.normaliser` says: the loss trained on."""
     count = sums.tokens if sums.divisor is None else sums.divisor
     return jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1), loss)
@@ -90,32 +91,35 @@ def mean_loss(loss: Any, sums: Sums) -> Any:
 def length_loss(
     output: LengthOutput, length_BG: Int[Array, "B G"], label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Float[Array, ""]:
-    """Summed loss of the length head: cross-entropy for a classifier, squared error for a number, 0 for the oracle.
+    """Summed cross-entropy of the length head; 0 where it predicts nothing.
 
     Args:
       length_BG: true lengths of the segments, 0 after a row's last segment.
     """
     present_BG = length_BG > 0
-    if output.logits_BGM is not None:
-        return cross_entropy(output.logits_BGM, length_BG - 1, present_BG, label_smoothing, z_loss)[0]
-    if output.mean_BG is not None:
-        return (jnp.square(output.mean_BG - length_BG) * present_BG).sum()
-    return jnp.float32(0)
+    if output.logits_BGM is None:
+        return jnp.float32(0)
+    return cross_entropy(output.logits_BGM, length_BG - 1, present_BG, label_smoothing, z_loss)[0]
 
 
 def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[Array, ""]:
-    """Number of segments whose true length is among the most likely lengths; 0 for the oracle.
+    """Number of segments whose true length is among the most likely lengths; 0 where the head predicts nothing.
 
     All lengths of a class are equally likely (`ModelConfig.length_unit`), so a right class counts as right.
     """
-    if (logits_BGM := output.logits_BGM) is not None:
-        true_BG1 = jnp.maximum(length_BG - 1, 0)[..., None]
-        right_BG = jnp.take_along_axis(logits_BGM, true_BG1, axis=-1)[..., 0] == logits_BGM.max(-1)
-    elif output.mean_BG is not None:
-        right_BG = jnp.rint(output.mean_BG) == length_BG
-    else:
+    if output.logits_BGM is None:
         return jnp.float32(0)
+    true_BG1 = jnp.maximum(length_BG - 1, 0)[..., None]
+    right_BG = jnp.take_along_axis(output.logits_BGM, true_BG1, axis=-1)[..., 0] == output.logits_BGM.max(-1)
     return (right_BG & (length_BG > 0)).sum().astype(jnp.float32)
+
+
+class Judged(NamedTuple):
+    """Sums over the decisions of a rejecter: its loss, the number of right decisions, and of all."""
+
+    loss: Float[Array, ""]
+    correct: Float[Array, ""]
+    decisions: Float[Array, ""]
 
 
 def rejecter_loss(
@@ -123,8 +127,8 @@ def rejecter_loss(
     right_BL: Bool[Array, "B L"],
     where_BL: Bool[Array, "B L"],
     label_smoothing: float = 0.0,
-) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """Sums over the positions of `where_BL`: binary cross-entropy, number of right decisions, number of decisions.
+) -> Judged:
+    """The binary cross-entropy of the positions of `where_BL`.
 
     Args:
       right_BL: positions where the judged token, shown or predicted, is the target's.
@@ -137,23 +141,27 @@ def rejecter_loss(
         entropy = -(confidence * jnp.log(confidence) + label_smoothing * jnp.log(label_smoothing))
         loss_BL = confidence * loss_BL + label_smoothing * jax.nn.softplus(-against_BL) - entropy
     correct_BL = ((keep_logits_BL > 0) == right_BL) & where_BL
-    correct, judged = (each_BL.sum().astype(jnp.float32) for each_BL in (correct_BL, where_BL))
-    return (loss_BL * where_BL).sum(), correct, judged
+    return Judged(
+        loss=(loss_BL * where_BL).sum(),
+        correct=correct_BL.sum().astype(jnp.float32),
+        decisions=where_BL.sum().astype(jnp.float32),
+    )
 
 
 def stage_weight(
     weights: str,
     present_BL: Bool[Array, "B L"],
-    free_BL: Bool[Array, "B L"],
+    editable_BL: Bool[Array, "B L"],
     chosen_BL: Bool[Array, "B L"],
     masked_BL: Bool[Array, "B L"],
     segment_BL: Int[Array, "B L"],
 ) -> Bool[Array, "B L"] | Float[Array, "B L"]:
     """The positions that count in a stage's loss, or their weights; EOS counts unless the weight is "none".
 
-    With n of the L free positions of a segment chosen, "inverse" gives each of them the weight L / n. If n is uniform
-    over 1 .. L (`Cmlm`), the expected loss equals the loss of writing the tokens one after the other in a random order:
-    each order reaches n hidden tokens once, and then writes one of them at random. Masked diffusion models have the
+    With n of the L editable positions of a segment chosen, "inverse" gives each of them the weight L / n. If n is
+    uniform over 1 .. L (`Cmlm`), the expected loss equals the loss of writing the tokens one after the other in a
+    random order: each order reaches n masked tokens once, and then writes one of them at random. Masked diffusion
+      models have the
     same loss. They choose each position with probability t, with t uniform over (0, 1), and give chosen positions the
     weight 1 / t. Then n is uniform over 0 .. L, and the mean of 1 / t given n is (L + 1) / n. Here t is integrated out.
     "falling" is the linear weight 1 - t of RDM (Zheng et al., arXiv 2302.05737), likewise: the mean of 1 - t given n is
@@ -166,13 +174,13 @@ def stage_weight(
         return present_BL
     if weights == "none":
         return jnp.zeros_like(present_BL)
-    eos_BL = present_BL & ~free_BL
+    eos_BL = present_BL & ~editable_BL
     if weights == "noised":
         return chosen_BL | eos_BL
     if weights == "masked":
         return (chosen_BL & masked_BL) | eos_BL
     chosen = count_in_segment(chosen_BL, segment_BL).astype(jnp.float32)
-    free = count_in_segment(free_BL, segment_BL)
+    free = count_in_segment(editable_BL, segment_BL)
     inverse = weights == "inverse"
     falling_BL = (free + 1 - chosen) * free / ((free + 1) * (free + 2))
     weight_BL = free / jnp.maximum(chosen, 1) if inverse else falling_BL

@@ -37,19 +37,24 @@ class Causal(Loss):
         target = batch.target_BL, batch.target_segment_BL
         states_BLD = bound.target_states(*target, *memory, deterministic=not call.dropout)
 
-        vocabulary = call.model.bind({"params": call.params}).vocabulary(states_BLD)
-        loss, z_loss, tokens, correct = token_sums(
-            vocabulary, batch.target_BL, present_BL, present_BL, self.label_smoothing, self.z_loss
+        logits = call.model.bind({"params": call.params}).all_logits(states_BLD)
+        stage = token_sums(
+            logits,
+            batch.target_BL,
+            present_BL,
+            present_BL,
+            label_smoothing=self.label_smoothing,
+            z_loss=self.z_loss,
         )
-        return loss, Sums(
-            loss=loss,
-            stage_loss_S=loss[None],
-            stage_z_loss_S=z_loss[None],
-            stage_weight_S=tokens[None],
-            stage_correct_S=correct[None],
+        return stage.loss, Sums(
+            loss=stage.loss,
+            stage_loss_S=stage.loss[None],
+            stage_z_loss_S=stage.z_loss[None],
+            stage_weight_S=stage.weight[None],
+            stage_correct_S=stage.correct[None],
             length_loss=jnp.float32(0),
             length_correct=jnp.float32(0),
-            tokens=tokens,
+            tokens=stage.weight,
             segments=(call.length_BG > 0).sum().astype(jnp.float32),
         )
 

@@ -9,14 +9,20 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.traverse_util
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from padir.errors import PadirError, first_line
 from padir.storage.files import check_chunks
+
+if TYPE_CHECKING:
+    from orbax.checkpoint import Checkpointer
+else:
+    Checkpointer = Any  # Orbax is slow to import, and decoding does not need it
 
 Check = Callable[[Mapping[str, tuple[int, ...]]], object]
 """Callback that gets the shapes of arrays by name, and raises if they are not wanted."""
@@ -26,12 +32,13 @@ _SECONDS = 1_200  # seconds that the slowest process may take to write its part
 _numbers = itertools.count()  # gives each state that all processes write a number, the same in each process
 
 
-def made_checkpointer(*, partial: bool = False) -> Any:
+def made_checkpointer(*, partial: bool = False) -> Checkpointer:
     """Makes an Orbax checkpointer that does not wait for other processes; `partial` is for some of the arrays."""
-    import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
+    import orbax.checkpoint as ocp
 
     logging.getLogger("absl").addFilter(_is_no_raised_error)
-    here, processes = jax.process_index(), ocp.options.MultiprocessingOptions()
+    here = jax.process_index()
+    processes = ocp.options.MultiprocessingOptions()
     if jax.process_count() > 1:
         processes = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
     if not partial:
@@ -53,12 +60,13 @@ class WriteByAll:
     process has made `folder`, the unfinished folder of a checkpoint, and all processes see it.
     """
 
-    def __init__(self, folder: Path, state: Any):
+    def __init__(self, folder: Path, state: PyTree):
         import orbax.checkpoint as ocp
 
         logging.getLogger("absl").addFilter(_is_no_raised_error)
         every = set(range(jax.process_count()))
-        self._folder, self._name = folder, f"save_{next(_numbers)}"
+        self._folder = folder
+        self._name = f"save_{next(_numbers)}"
         self._barrier = ocp.multihost.get_barrier_sync_fn(processes=every)
         self._left = iter(_MEETINGS)
         self._checkpointer = ocp.StandardCheckpointer(
@@ -100,13 +108,13 @@ class WriteByAll:
         return self._folder / f"written.{process}"
 
 
-def write_arrays(folder: Path, state: Any) -> None:
+def write_arrays(folder: Path, state: PyTree) -> None:
     """Writes a state that this process holds whole, without other processes."""
     with made_checkpointer() as checkpointer:
         checkpointer.save(folder.absolute() / ARRAYS, state)
 
 
-def read_arrays(folder: Path, like: Any, shardings: Any = None) -> Any:
+def read_arrays(folder: Path, like: PyTree, shardings: PyTree = None) -> PyTree:
     """Reads a whole state as NumPy arrays or, with shardings, the parts that this process's devices hold.
 
     Raises:
@@ -125,7 +133,7 @@ def read_arrays(folder: Path, like: Any, shardings: Any = None) -> Any:
     return state
 
 
-def check_like(folder: Path, like: Any) -> None:
+def check_like(folder: Path, like: PyTree) -> None:
     """Raises a ValueError if stored arrays have other shapes than `like`, before memory is taken for them."""
     with made_checkpointer() as checkpointer:
         found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder), like))
@@ -133,15 +141,18 @@ def check_like(folder: Path, like: Any) -> None:
         raise ValueError("the shapes of its arrays differ")
 
 
-def _stored(checkpointer: Any, folder: Path) -> Any:
+def _stored(checkpointer: Checkpointer, folder: Path) -> PyTree:
     """The tree of a checkpoint with shapes and types in place of arrays; refuses chunks larger than their array."""
-    tree = checkpointer.metadata(folder.absolute() / ARRAYS).item_metadata.tree
+    metadata = checkpointer.metadata(folder.absolute() / ARRAYS).item_metadata
+    if metadata is None:
+        raise PadirError(f"{folder} is damaged (its arrays have no metadata)", remedy="use another checkpoint")
+    tree = metadata.tree
     for array in jax.tree.leaves(tree):
         check_chunks(folder / array.name, array.shape, array.storage and array.storage.chunk_shape)
     return tree
 
 
-def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
+def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> PyTree:
     """Reads the arrays below a path of the state's tree as NumPy arrays, whatever devices they were saved from.
 
     Raises:
@@ -165,7 +176,7 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
     return restored
 
 
-def restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
+def restore_part(checkpointer: Checkpointer, folder: Path, part: PyTree) -> PyTree:
     """Reads some of the arrays of Orbax's folder as NumPy arrays, whatever devices they were saved from."""
     import orbax.checkpoint as ocp
 
@@ -174,7 +185,7 @@ def restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
     return checkpointer.restore(folder.absolute(), args=arguments)
 
 
-def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:
+def _without(path: tuple[str, ...], tree: PyTree, folder: Path) -> PadirError:
     """The error for a checkpoint without parameters or without their moving average."""
     if path == ("params",) or "params" not in tree:
         return PadirError(f"{folder} holds {', '.join(tree)}, but no params: give a checkpoint of `padir train`")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -26,8 +27,9 @@ from typing import Any
 import flax.traverse_util
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from padir.distributed.processes import agreed, from_first, gathered, is_first
+from padir.distributed.processes import agreed, from_first, gathered, is_first, read_by_first
 from padir.errors import PadirError, first_line
 from padir.models.directory import ModelCard, check_shapes, model_params, read_card
 from padir.refinement.protocols import Corruption, Strategy
@@ -49,6 +51,22 @@ def _opened(stack: contextlib.ExitStack, folder: Path) -> Iterator[Path]:
         yield folder
 
 
+@dataclasses.dataclass(frozen=True)
+class _OtherFiles:
+    """The files of a checkpoint beside its arrays."""
+
+    loader_state: dict[str, Any]
+    further: Mapping[str, bytes]
+    extra: bool
+
+    def write(self, folder: Path) -> None:
+        (folder / "loader.json").write_text(json.dumps(self.loader_state) + "\n")
+        for name, content in self.further.items():
+            (folder / name).write_bytes(content)
+        if self.extra:
+            (folder / EXTRA).touch()
+
+
 class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged checkpoints.
 
@@ -58,16 +76,18 @@ class Checkpoints:
 
     Attributes:
       folder: the folder that holds one folder for each step.
-      keep: number of the newest regular checkpoints that are kept; checkpoints of the steps `protected` are kept, too.
+      keep: number of the newest regular checkpoints that a save keeps.
       shared: True if several processes train and all of them see the folder.
       after_save: called in the first process, in the background, after each save.
     """
 
-    def __init__(self, folder: Path, keep: int = 2):
-        self.folder, self.keep = folder, keep
-        self.protected: frozenset[int] = frozenset()
-        self.shared = False
-        self.after_save: Callable[[], None] = lambda: None
+    def __init__(
+        self, folder: Path, keep: int = 2, *, shared: bool = False, after_save: Callable[[], None] = lambda: None
+    ):
+        self.folder = folder
+        self.keep = keep
+        self.shared = shared
+        self.after_save = after_save
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: concurrent.futures.Future | None = None
 
@@ -104,32 +124,37 @@ class Checkpoints:
     def save(
         self,
         step: int,
-        state: Any,
+        state: PyTree,
         loader_state: dict[str, Any],
         *,
         files: Mapping[str, bytes] = MappingProxyType({}),
         extra: bool = False,
+        protected: frozenset[int] = frozenset(),
     ) -> None:
         """Copies the state to the host and writes it in the background; all processes must call this function.
 
         Args:
           files: contents of further files by name.
           extra: True for an extra checkpoint, False for a regular one.
+          protected: steps whose checkpoints are kept, too.
         """
         self.wait()
-        final, rest = self.folder / str(step), (dict(loader_state), files, extra)
+        final = self.folder / str(step)
+        others = _OtherFiles(dict(loader_state), files, extra)
         if not self.shared:
             whole = gathered(state)
             if is_first():
                 write = functools.partial(arrays.write_arrays, state=jax.tree.map(np.asarray, jax.device_get(whole)))
-                self._pending = self._thread.submit(self._write, step, atomic_folder(final), write, *rest)
+                self._pending = self._thread.submit(self._write, step, atomic_folder(final), write, others, protected)
             return
         with contextlib.ExitStack() as stack:
             unfinished = self.folder / from_first(lambda: stack.enter_context(atomic_folder(final)).name)
             parts = arrays.WriteByAll(unfinished, state)
             if is_first():
                 opened = _opened(stack.pop_all(), unfinished)
-                self._pending = self._thread.submit(self._write, step, opened, lambda _: parts.wait(), *rest)
+                self._pending = self._thread.submit(
+                    self._write, step, opened, lambda _: parts.wait(), others, protected
+                )
             else:
                 self._pending = self._thread.submit(self._write_part, step, parts)
 
@@ -143,7 +168,8 @@ class Checkpoints:
     def _wait(self) -> None:
         if self._pending is not None:
             concurrent.futures.wait([self._pending])  # after an interrupt here, the next call waits again
-            pending, self._pending = self._pending, None
+            pending = self._pending
+            self._pending = None
             pending.result()
 
     def _write(
@@ -151,25 +177,20 @@ class Checkpoints:
         step: int,
         folder: contextlib.AbstractContextManager[Path],
         write: Callable[[Path], None],
-        loader_state: dict[str, Any],
-        files: Mapping[str, bytes],
-        extra: bool,
+        others: _OtherFiles,
+        protected: frozenset[int],
     ) -> None:
         """Writes a checkpoint's folder; `write` writes the arrays into it."""
         try:
             with folder as unfinished:
                 write(unfinished)
-                (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
-                for name, content in files.items():
-                    (unfinished / name).write_bytes(content)
-                if extra:
-                    (unfinished / EXTRA).touch()
+                others.write(unfinished)
                 write_manifest(unfinished)
         except Exception as error:  # each library that Orbax uses raises another type of error for a full disk
             remove_leftovers(self.folder)  # threads of Orbax may have written on while the folder was removed
             raise self._not_written(step, error) from error
         regular = self.regular_steps()
-        for old in set(self.steps()) - {step, *regular[-self.keep :]} - self.protected:
+        for old in set(self.steps()) - {step, *regular[-self.keep :]} - protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
         self.after_save()
 
@@ -183,7 +204,16 @@ class Checkpoints:
         what = f"the checkpoint of step {step} could not be written: {first_line(error)}; earlier checkpoints are whole"
         return PadirError(what, remedy=f"make room in {self.folder}, and run the same command again")
 
-    def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+    def restore(self, like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
+        """State on the devices and loader state of the newest undamaged checkpoint; (None, None) without checkpoints.
+
+        All processes must call this function. If all see the folder, each reads the parts that its devices hold.
+        """
+        if self.shared:
+            return self._restore_parts(like, shardings)
+        return read_by_first(lambda: self.restore_latest(like), like, shardings)
+
+    def restore_latest(self, like: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
         """State (like `like`) and loader state of the newest undamaged checkpoint, or None; logs damaged ones.
 
         Raises:
@@ -191,12 +221,8 @@ class Checkpoints:
         """
         return self._newest(lambda folder: arrays.read_arrays(folder, like))
 
-    def restore_parts(self, like: Any, shardings: Any) -> tuple[Any, Any]:
-        """Restores as `restore_latest` does, but each process reads the parts of the arrays that its devices hold.
-
-        All processes must call this; the first compares the files with the manifest. (None, None) if there is no
-        checkpoint.
-        """
+    def _restore_parts(self, like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
+        """Reads the parts of the arrays that this process's devices hold, after the first process checked the files."""
 
         def check(folder: Path) -> int:
             arrays.check_like(folder, like)
@@ -243,14 +269,15 @@ class Checkpoints:
         what += " configuration (a moving average belongs to the optimizer, and begins with the first step)"
         return PadirError(what, remedy=f"train in a new directory ({first_line(error)})")
 
-    def params(self, step: int, *, moving_average: bool = False, check: arrays.Check = lambda shapes: None) -> Any:
+    def params(self, step: int, *, moving_average: bool = False, check: arrays.Check = lambda shapes: None) -> PyTree:
         """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.
 
         Args:
           check: called with the shapes of the arrays by name, before memory is taken for them; it may raise to refuse
             them.
         """
-        folder, path = self.folder / str(step), ("opt_state", "average") if moving_average else ("params",)
+        folder = self.folder / str(step)
+        path = ("opt_state", "average") if moving_average else ("params",)
         check_files(folder)
         check_manifest(folder)
         return arrays.read_branch(folder, path, check)
@@ -258,7 +285,7 @@ class Checkpoints:
 
 def load_step(
     folder: Path, step: int | None = None, *, corruption: Corruption | None = None, strategy: Strategy | None = None
-) -> tuple[Any, ModelCard, Tokenizer]:
+) -> tuple[PyTree, ModelCard, Tokenizer]:
     """Loads the model of a training run's checkpoint, as `load_model` does, and logs the step; None is the newest.
 
     The run validates with the same parameters: the moving average, if it has one, else the parameters of the step.
@@ -275,12 +302,18 @@ def load_step(
     return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
 
 
-def read_run_card(checkpoints: Checkpoints, step: int | None = None, **replaced: Any) -> tuple[ModelCard, Tokenizer]:
-    """Card and tokenizer of a checkpoint (None: the newest); `replaced` is as in `read_card`."""
+def read_run_card(
+    checkpoints: Checkpoints,
+    step: int | None = None,
+    *,
+    corruption: Corruption | None = None,
+    strategy: Strategy | None = None,
+) -> tuple[ModelCard, Tokenizer]:
+    """Card and tokenizer of a checkpoint (None: the newest); other arguments are as in `read_card`."""
     steps = checkpoints.steps()
     if not steps or (step is not None and step not in steps):
         kept = f"it has those of {', '.join(map(str, steps))}" if steps else "give the folder of a training run"
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
         raise PadirError(f"{checkpoints.folder} has no {wanted}", remedy=kept)
     step = steps[-1] if step is None else step
-    return read_card(checkpoints.folder / str(step), **replaced)
+    return read_card(checkpoints.folder / str(step), corruption=corruption, strategy=strategy)

@@ -6,14 +6,17 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import optax
+
 from padir import checks
 from padir.data.plan import Batching
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.training.averaging import Averaging
+from padir.training.not_finite import NotFinite
 from padir.training.objective import Loss, Objective
-from padir.training.optimizer import Adafactor, NotFinite, Optimizer
+from padir.training.optimizer import Adafactor, Optimizer, frozen
 from padir.training.start_from import StartFrom
 
 _TRAINED_WITH = {"refining": "Objective", "causal": "Causal", "dual": "Sum"}  # by `ModelConfig.kind`
@@ -94,6 +97,11 @@ class TrainConfig:
         """Number of regular checkpoints that stay on disk: at least as many as are averaged."""
         return max(self.intervals.max_to_keep, self.averaging.count if self.averaging.kind == "last" else 0)
 
+    def transformation(self) -> optax.GradientTransformation:
+        """The optimizer for optax, with the frozen parameters and the moving average."""
+        optimizer = frozen(self.optimizer.transformation(self.num_steps), self.freeze)
+        return self.averaging.transformation(optimizer)
+
     def changes(self) -> list[str]:
         """Gin bindings of the settings that differ from the defaults.
 
@@ -107,7 +115,8 @@ class TrainConfig:
 def _changes(name: str, instance: Any, default: Any = None) -> Iterator[str]:
     """Gin bindings of the fields of a dataclass, and of nested ones, that differ from `default` or the class's own."""
     for field in dataclasses.fields(instance):
-        value, usual = getattr(instance, field.name), getattr(default, field.name, field.default)
+        value = getattr(instance, field.name)
+        usual = getattr(default, field.name, field.default)
         if dataclasses.is_dataclass(value):
             if type(value) is not type(usual):
                 yield f"{name}.{field.name} = @{type(value).__name__}()"

@@ -79,6 +79,8 @@ _GONE = contextlib.suppress(OSError, SystemExit)
 class TrainingLog:
     """Log of a training run: metrics to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar.
 
+    Entering the context opens the files.
+
     Args:
       folder: the model directory; None writes and shows nothing, since another process logs.
       num_steps: total number of optimizer steps.
@@ -86,20 +88,16 @@ class TrainingLog:
         logs these steps again. If only the model is left to write, the metrics of averaged weights are dropped, too.
 
     Attributes:
-      rows: every row of metrics.jsonl.
+      rows: every row of metrics.jsonl, once the log is open.
     """
 
     def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):
-        self.console = rich.console.Console(stderr=True, quiet=folder is None)
+        self.folder = folder
+        self.num_steps = num_steps
+        self.start = start
+        self.parameters = parameters
         self.rows: list[dict[str, Any]] = []
-        self._files: _Files | None = None
-        if folder is not None:
-            history = folder / "metrics.jsonl"
-            self.rows = [row for row in read_rows(history) if row["step"] <= start]
-            if start == num_steps:  # the averaged weights are measured again when the model is written
-                self.rows = [row for row in self.rows if not any(name.startswith(AVERAGED) for name in row)]
-            write_text(history, "".join(json.dumps(row) + "\n" for row in self.rows))
-            self._files = _Files(folder, start)
+        self.console = rich.console.Console(stderr=True, quiet=folder is None)
         self.began = time.time()
         self.bar = rich.progress.Progress(
             rich.progress.TextColumn("[bold]train"),
@@ -111,11 +109,18 @@ class TrainingLog:
             disable=folder is None or not self.console.is_terminal,
         )
         self.task = self.bar.add_task("train", total=num_steps, completed=start, metrics="")
-        self.num_steps = num_steps
-        resuming = f", going on from step {start}" if start else ""
-        self.say(f"{parameters:,} parameters, {num_steps:,} steps{resuming}")
+        self._files: _Files | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> TrainingLog:
+        if self.folder is not None:
+            history = self.folder / "metrics.jsonl"
+            self.rows = [row for row in read_rows(history) if row["step"] <= self.start]
+            if self.start == self.num_steps:  # the averaged weights are measured again when the model is written
+                self.rows = [row for row in self.rows if not any(name.startswith(AVERAGED) for name in row)]
+            write_text(history, "".join(json.dumps(row) + "\n" for row in self.rows))
+            self._files = _Files(self.folder, self.start)
+        resuming = f", going on from step {self.start}" if self.start else ""
+        self.say(f"{self.parameters:,} parameters, {self.num_steps:,} steps{resuming}")
         self.bar.start()
         return self
 
@@ -188,7 +193,8 @@ def warn_of_changes(before: str, now: str, step: int) -> None:
     """
     if not before or not now:
         return
-    old, new = _bindings(before), _bindings(now)
+    old = _bindings(before)
+    new = _bindings(now)
     changes = [f"  was  {line}" for line in old if line not in new]
     changes += [f"  is   {line}" for line in new if line not in old]
     if changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -58,23 +59,16 @@ def train(
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
     remote = RemoteRun(model_dir) if is_address(model_dir) else None
     folder = Path(model_dir) if remote is None else remote.folder
-    checkpoints = Checkpoints(folder / "checkpoints", config.checkpoints_kept)
-    from_first(lambda: check_new(folder, checkpoints))
+    from_first(lambda: check_new(folder))
     mixture = Mixture.of(data)
     manifests = _agreed_manifests(mixture, config)
     agreed("the configurations", lambda: config)
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
-    with contextlib.ExitStack() as stack:
-        from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # held for all processes
-        if remote is not None:
-            from_first(lambda: stack.enter_context(remote.opened()))
-            from_first(lambda: check_new(folder, checkpoints))
-            checkpoints.after_save = remote.send_after_save
-        if jax.process_count() > 1 and config.sharding.shared_filesystem and remote is None:
-            agreed("the folder", lambda: _check_seen(folder), lambda _: "")
-            checkpoints.shared = True
+    with _held(folder, remote):
+        checkpoints = _checkpoints(folder, config, remote)
         run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
-        if (metrics := run.restore()) is None:
+        metrics = run.finished()
+        if metrics is None:
             with run.running():
                 while run.at < config.num_steps:
                     run.step()
@@ -85,6 +79,28 @@ def train(
         if remote is not None:
             from_first(remote.send)
         return metrics
+
+
+@contextlib.contextmanager
+def _held(folder: Path, remote: RemoteRun | None) -> Iterator[None]:
+    """Holds the folder's lock in the first process, for all processes; fetches what an address has."""
+    with contextlib.ExitStack() as stack:
+        from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))
+        if remote is not None:
+            from_first(lambda: stack.enter_context(remote.opened()))
+            from_first(lambda: check_new(folder))
+        yield
+
+
+def _checkpoints(folder: Path, config: TrainConfig, remote: RemoteRun | None) -> Checkpoints:
+    """The run's checkpoints, which all processes write if they see the folder, or which are sent to an address."""
+    path = folder / "checkpoints"
+    if remote is not None:
+        return Checkpoints(path, config.checkpoints_kept, after_save=remote.send_after_save)
+    shared = jax.process_count() > 1 and config.sharding.shared_filesystem
+    if shared:
+        agreed("the folder", lambda: _check_seen(folder), lambda _: "")
+    return Checkpoints(path, config.checkpoints_kept, shared=shared)
 
 
 def _check_seen(folder: Path) -> None:
@@ -108,9 +124,9 @@ def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedMan
     return agreed("the prepared data", checked, content)
 
 
-def check_new(folder: Path, checkpoints: Checkpoints) -> None:
+def check_new(folder: Path) -> None:
     """Refuses a folder with a model but no checkpoints, because a new training run would overwrite the model."""
-    if (folder / MANIFEST).exists() and not checkpoints.steps():
+    if (folder / MANIFEST).exists() and not Checkpoints(folder / "checkpoints").steps():
         what = "model_dir must be new, or hold the checkpoints of the training run to resume"
         got = f"{folder}, which holds a {MANIFEST} but no checkpoints and would be overwritten"
         raise PadirError(f"{what}, got {got}", remedy="give another folder")

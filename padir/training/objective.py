@@ -11,11 +11,10 @@ The encoder and the cross-attention's keys and values are computed once for all 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from padir import checks
 from padir.errors import PadirError
@@ -23,8 +22,8 @@ from padir.models.config import ModelConfig
 from padir.models.encoder import Encoded
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
-from padir.readout.vocabulary import Vocabulary
-from padir.refinement.canvas import Canvas, veil
+from padir.readout import StageSums
+from padir.refinement.canvas import Canvas, restrict_visibility
 from padir.refinement.corruption import RandomVisible, Uniform
 from padir.refinement.protocols import Corruption, StageTransition, Strategy
 from padir.refinement.segments import sum_in_segment
@@ -34,6 +33,7 @@ from padir.training.batch import (
     NORMALISERS,
     STAGE_WEIGHTS,
     Batch,
+    Judged,
     Sums,
     length_correct,
     length_loss,
@@ -46,15 +46,15 @@ from padir.training.batch import (
 class Call:
     """The arguments of `Loss.__call__` except the random key."""
 
-    params: Any
+    params: PyTree
     batch: Batch
     model: Transformer
     num_segments: int | None
     dropout: bool
-    progress: Any
+    progress: Float[Array, ""] | float
     encoded: Encoded | None = None
 
-    def bound(self, key: Key[Array, ""], params: Any = None) -> Transformer:
+    def bound(self, key: Key[Array, ""], params: PyTree = None) -> Transformer:
         """The model, bound to the given parameters (by default the call's) and to a random key for dropout."""
         params = self.params if params is None else params
         return self.model.bind({"params": params}, rngs={"dropout": key} if self.dropout else {})
@@ -63,8 +63,12 @@ class Call:
         """The encoder's output: the call's `encoded` or, if it is None, computed here."""
         if self.encoded is not None:
             return self.encoded
-        source, segments = (self.batch.source_BS, self.batch.source_segment_BS), self.num_segments or 1
-        return bound.encode(*source, num_segments=segments, deterministic=not self.dropout)
+        return bound.encode(
+            self.batch.source_BS,
+            self.batch.source_segment_BS,
+            num_segments=self.num_segments or 1,
+            deterministic=not self.dropout,
+        )
 
     @property
     def length_BG(self) -> Int[Array, "B G"]:
@@ -97,7 +101,7 @@ class Loss:
     def __call__(
         self,
         key: Key[Array, ""],
-        params: Any,
+        params: PyTree,
         batch: Batch,
         *,
         model: Transformer,
@@ -191,28 +195,26 @@ class Objective(Loss):
         return next(stage for stage, weights in enumerate(self.stage_weights) if weights != "none")
 
     def decoded_with(self, config: ModelConfig) -> Strategy:
-        return getattr(self.transition, "strategy", config.geometry.strategy)
+        return getattr(self.transition, "strategy", config.reading.strategy)
 
     def check(self, config: ModelConfig, packed: bool) -> None:
         if self.visibility is not None and not config.decontextualised:
             what = "Objective.visibility needs a decontextualised decoder"
             raise PadirError(what, remedy="set ModelConfig.decontextualised")
-        if config.geometry.sized_by_target:
-            return
-        model = f"a {config.geometry.name} model"
-        if packed:
-            raise PadirError(f"{model} needs rows of one sentence pair", remedy='set Batching.mode = "bucket"')
-        if wrong := set(self.stage_weights) - {"all", "none"}:
-            raise PadirError("Objective.stage_weights", f'"all" or "none" for {model}', *wrong)
-        if self.normaliser == "sentences":
-            raise PadirError("Objective.normaliser", f'"tokens", "weights" or "positions" for {model}', self.normaliser)
+        config.reading.stage_loss.check(
+            f"a {config.reading.name} model",
+            packed=packed,
+            stage_weights=self.stage_weights,
+            normaliser=self.normaliser,
+        )
 
     def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
         model, batch = call.model, call.batch
+        config = model.config
         key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
         key_dropout = batch.own_key(key_dropout)
         canvas, chosen_BL = self.first_canvas(batch.row_keys(key_corrupt), batch, model)
-        fits_B = model.config.geometry.fits(canvas, batch.target_BL)
+        fits_B = config.reading.stage_loss.fits(canvas, batch.target_BL)
         segment_BL, present_BL = canvas.segment_BL, canvas.segment_BL > 0
         encoder = call.bound(jax.random.fold_in(key_dropout, 0))
         encoded = call.encode(encoder)
@@ -221,57 +223,70 @@ class Objective(Loss):
         position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
         positional = encoder.positional(segment_BL.shape[1], position_BL)
         known = call.params, encoder.cross_kv(encoded.memory_BSD), positional
-        parts, keep_BL = [], None
+        parts: list[StageSums] = []
+        judged: list[Judged] = []
+        keep_BL = None
         for stage, weights in enumerate(self.stage_weights):
-            params, cross_kv, positional = jax.lax.stop_gradient(known) if weights == "none" else known
+            no_loss = weights == "none"
+            params, cross_kv, positional = jax.lax.stop_gradient(known) if no_loss else known
             decoder = call.bound(jax.random.fold_in(key_dropout, stage + 1), params)
-            seen = {"visible_BLL": canvas.visible_BLL, "positional": positional}
-            shown = canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
-            states_BLD = decoder.draft_states(*shown, **seen, deterministic=not call.dropout)
+            states_BLD = decoder.draft_states(
+                canvas.tokens_BL,
+                canvas.segment_BL,
+                cross_kv,
+                encoded.segment_BS,
+                positional=positional,
+                visible_BLL=canvas.visible_BLL,
+                deterministic=not call.dropout,
+            )
             keep_BL = decoder.keep_logits(states_BLD)
-            masked_BL = canvas.start_BL >= model.ids.end_regular
-            weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL, segment_BL)
+            masked_BL = canvas.initial_BL >= model.ids.end_regular
+            weight_BL = stage_weight(weights, present_BL, canvas.editable_BL, chosen_BL, masked_BL, segment_BL)
             if self.normaliser == "sentences" and stage == self.first_with_loss:
                 sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
                 weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
-            vocabulary = model.bind({"params": params}).vocabulary(states_BLD)
-            stage_rows = canvas, batch.target_BL, weight_BL, keep_BL
-            sums, aligned_BL = self.stage_sums(stage, model.config, vocabulary, *stage_rows)
-            parts.append(sums)
+            logits = model.bind({"params": params}).all_logits(states_BLD)
+            part = config.reading.stage_loss.loss(
+                logits,
+                canvas,
+                batch.target_BL,
+                weight_BL,
+                label_smoothing=self.label_smoothing,
+                z_loss=self.z_loss,
+            )
+            parts.append(part)
+            if keep_BL is not None and config.rejecter_judges == "prediction":
+                where_BL = (canvas.segment_BL > 0) & (weights != "none")
+                judged.append(rejecter_loss(keep_BL, part.best_BL == part.aligned_BL, where_BL, self.label_smoothing))
             if stage + 1 < len(self.stage_weights):
                 key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
-                output = vocabulary.output(keep_BL, model.config.rejecter_judges)
+                output = logits.output(part.found_BL, keep_BL, config.rejecter_judges)
                 canvas, chosen_BL = self.transition(
-                    key_B, canvas, output, aligned_BL, chosen_BL, progress=call.progress
+                    key_B, canvas, output, part.aligned_BL, chosen_BL, progress=call.progress
                 )
-        return self._total(call, parts, encoded.length, keep_BL, canvas, fits_B)
+        if keep_BL is not None and config.rejecter_judges == "token":
+            judged.append(rejecter_loss(keep_BL, canvas.tokens_BL == batch.target_BL, canvas.editable_BL))
+        return self._total(call, parts, judged, encoded.length, fits_B)
 
     def first_canvas(
         self, key_B: Key[Array, " B"], batch: Batch, model: Transformer
     ) -> tuple[Canvas, Bool[Array, "B _"]]:
         """The canvas of the first stage, and the positions that the corruption chose."""
         config = model.config
-        pairs = batch.source_segment_BS, batch.target_BL, batch.target_segment_BL
-        canvas, chosen_BL = config.geometry.first_canvas(
-            key_B, *pairs, corruption=self.corruption, ids=model.ids, max_length=config.max_length
+        canvas, chosen_BL = config.reading.stage_loss.first_canvas(
+            key_B,
+            batch.source_segment_BS,
+            batch.target_BL,
+            batch.target_segment_BL,
+            corruption=self.corruption,
+            ids=model.ids,
+            max_length=config.max_length,
         )
         if config.decontextualised:
-            canvas = veil(canvas, chosen_BL)
+            canvas = restrict_visibility(canvas, chosen_BL)
             if self.visibility is not None:
                 canvas = self.visibility(key_B, canvas)
         return canvas, chosen_BL
-
-    def stage_sums(
-        self, stage: int, config: ModelConfig, vocabulary: Vocabulary, canvas: Canvas, target_BL, weight_BL, keep_BL
-    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
-        """A stage's sums (`Readout.loss`, then `rejecter_loss` if it judges predictions), and the aligned target."""
-        smoothing = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
-        sums, aligned_BL = config.geometry.loss(vocabulary, canvas, target_BL, weight_BL, **smoothing)
-        if keep_BL is not None and config.rejecter_judges == "prediction":
-            right_BL = vocabulary.tally(aligned_BL).best == aligned_BL
-            where_BL = (canvas.segment_BL > 0) & (self.stage_weights[stage] != "none")
-            sums = (*sums, *rejecter_loss(keep_BL, right_BL, where_BL, self.label_smoothing))
-        return sums, aligned_BL
 
     def _divisor(self, batch: Batch, weight_S: Float[Array, " S"]) -> Float[Array, ""] | None:
         """The number that `normaliser` names; None for "tokens"."""
@@ -281,37 +296,41 @@ class Objective(Loss):
             return jnp.float32(self.normaliser)
         return jnp.float32(batch.target_BL.size) if self.normaliser == "positions" else weight_S[self.first_with_loss]
 
-    def _total(self, call: Call, parts, length, keep_BL, canvas: Canvas, fits_B):
-        """The loss and the sums of all stages; `canvas` is the input of the last stage."""
-        batch, aligned = call.batch, not call.model.config.geometry.sized_by_target
-        loss_S, z_loss_S, weight_S, correct_S, *judged = map(jnp.stack, zip(*parts, strict=True))
-        keep_loss = keep_correct = keep_judged = None
-        if judged:  # the head judged predictions, in every stage
-            keep_loss, keep_correct, keep_judged = (each_S.sum() for each_S in judged)
-        elif keep_BL is not None:
-            right_BL = canvas.tokens_BL == batch.target_BL
-            keep_loss, keep_correct, keep_judged = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
-        present_BL, length = batch.target_segment_BL > 0, LengthOutput() if aligned else length
+    def _total(
+        self,
+        call: Call,
+        parts: list[StageSums],
+        judged: list[Judged],
+        length: LengthOutput,
+        fits_B: Bool[Array, " B"] | None,
+    ) -> tuple[Float[Array, ""], Sums]:
+        """The loss, and the sums of all stages and of the rejecter's decisions."""
+        batch = call.batch
+        loss_S = jnp.stack([part.loss for part in parts])
+        weight_S = jnp.stack([part.weight for part in parts])
+        present_BL = batch.target_segment_BL > 0
+        fitting_BL = present_BL if fits_B is None else present_BL & fits_B[:, None]
         length_sum = length_loss(length, call.length_BG, self.label_smoothing, self.z_loss)
         divisor = self._divisor(batch, weight_S)
         # A step divides the loss by the divisor, which cancels out in the length loss.
         loss = loss_S.sum() + self.length_weight * (length_sum if divisor is None else length_sum * divisor)
-        if keep_loss is not None:
-            loss += self.rejecter_weight * keep_loss
+        rejecter = jax.tree.map(lambda *sums: jnp.stack(sums).sum(), *judged) if judged else None
+        if rejecter is not None:
+            loss += self.rejecter_weight * rejecter.loss
         return loss, Sums(
             loss=loss,
             stage_loss_S=loss_S,
-            stage_z_loss_S=z_loss_S,
+            stage_z_loss_S=jnp.stack([part.z_loss for part in parts]),
             stage_weight_S=weight_S,
-            stage_correct_S=correct_S,
+            stage_correct_S=jnp.stack([part.correct for part in parts]),
             length_loss=length_sum,
             length_correct=length_correct(length, call.length_BG),
             # The mean is over the tokens of pairs that fit, so that it does not depend on pairs left out.
-            tokens=(present_BL & fits_B[:, None]).sum().astype(jnp.float32),
+            tokens=fitting_BL.sum().astype(jnp.float32),
             segments=(call.length_BG > 0).sum().astype(jnp.float32),
-            rejecter_loss=keep_loss,
-            rejecter_correct=keep_correct,
-            rejecter_judged=keep_judged,
+            rejecter_loss=None if rejecter is None else rejecter.loss,
+            rejecter_correct=None if rejecter is None else rejecter.correct,
+            rejecter_judged=None if rejecter is None else rejecter.decisions,
             divisor=divisor,
-            unaligned=(present_BL.any(-1) & ~fits_B).sum().astype(jnp.float32) if aligned else None,
+            unaligned=None if fits_B is None else (present_BL.any(-1) & ~fits_B).sum().astype(jnp.float32),
         )

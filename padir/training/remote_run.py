@@ -133,7 +133,8 @@ class RemoteRun:
 
     def _send_logs(self) -> None:
         for file in (file for pattern in _LOGS for file in sorted(self.folder.glob(pattern))):
-            name, size = file.relative_to(self.folder).as_posix(), file.stat().st_size
+            name = file.relative_to(self.folder).as_posix()
+            size = file.stat().st_size
             if self._sent.get(name) != size:
                 self.remote.put(file, name)
                 self._sent[name] = size

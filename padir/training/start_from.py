@@ -10,9 +10,11 @@ from typing import Any
 import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from padir import checks
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
 from padir.models.directory import load_model
 from padir.models.params import init_params, param_shapes
 from padir.models.transformer import Transformer
@@ -47,7 +49,7 @@ class StartFrom:
         if not self.parts or not set(self.parts) <= set(PARTS):
             raise PadirError(f'StartFrom.parts must be among {PARTS}, got {self.parts}: write ("encoder",)')
 
-    def load(self, model: Transformer, tokenizer: Tokenizer) -> tuple[Any, dict[str, Any]]:
+    def load(self, model: Transformer, tokenizer: Tokenizer) -> tuple[PyTree, dict[str, Any]]:
         """Reads the parameters that fit `model`; logs which parameters are taken, and why the others are not.
 
         Returns:
@@ -61,13 +63,16 @@ class StartFrom:
             raise PadirError(f"start_from must be a model of width {model.config.width}, got {got}", remedy=remedy)
         found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
         expected = param_shapes(model.config, model.ids)
-        flat, rows, why = {}, {}, {}
+        flat: dict[str, np.ndarray] = {}
+        rows: dict[str, list[int]] = {}
+        why: dict[str, str] = {}
         for name, shape in expected.items():
             flat[name] = np.zeros(shape, np.float32)
             if reason := self._reason(name, found, card.config, model.config):
                 why[name] = reason
             elif name in VOCABULARY_AXIS and (theirs.sha256, card.ids) != (tokenizer.sha256, model.ids):
-                axis, (here, there) = VOCABULARY_AXIS[name], same_pieces(tokenizer, theirs)
+                axis = VOCABULARY_AXIS[name]
+                here, there = same_pieces(tokenizer, theirs)
                 np.moveaxis(flat[name], axis, 0)[here] = np.moveaxis(found[name], axis, 0)[there]
                 rows[name] = here
             elif name == POSITIONS and found[name].shape != shape:
@@ -83,10 +88,15 @@ class StartFrom:
         for name in found.keys() - expected.keys():
             why[name] = "the new model has no such parameter"
         taken = [name for name in expected if name not in why]
-        _log.info("%s", "\n".join(self._report(taken, len(expected), rows, why, len(tokenizer.pieces))))
+        report = self._report(taken, len(expected), rows, why, len(tokenizer.pieces))
+        if card.config.dual and not model.config.dual:
+            lost = "refines drafts" if model.config.causal else "writes from left to right"
+            keep = "to keep this, add objective/dual (ModelConfig.dual = True, train.objective = @Sum())"
+            report.append(f"  {self.model} also {lost}, which this run does not train: {keep}")
+        _log.info("%s", "\n".join(report))
         return flax.traverse_util.unflatten_dict(flat, sep="/"), {"taken": taken, "rows": rows}
 
-    def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
+    def _reason(self, name: str, found: dict[str, Any], theirs: ModelConfig, ours: ModelConfig) -> str:
         """The reason, other than its shape, why a parameter cannot be taken; "" if it can."""
         part = "decoder" if name.startswith(("decoder/", "rejecter/", "position_head/")) else "encoder"
         if part not in self.parts and name != "token_embedder/embedding":
@@ -114,7 +124,7 @@ class StartFrom:
         return lines + [f"  not taken, as {reason}: {_listed(names)}" for reason, names in by_reason.items()]
 
 
-def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: dict[str, list[int]]) -> Any:
+def fill(model: Transformer, seed: int, given: PyTree, *, taken: list[str], rows: dict[str, list[int]]) -> PyTree:
     """Initialises what `StartFrom.load` did not take: other parameters, and other rows of embeddings than `rows`."""
     fresh: dict[str, Any] = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
     flat: dict[str, Any] = flax.traverse_util.flatten_dict(given, sep="/")

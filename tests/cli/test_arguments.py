@@ -1,96 +1,118 @@
 """Decoding options that the command line and gin ask for."""
 
 import argparse
-import contextlib
+import dataclasses
 
 import pytest
-from support.tiny_model import random_model_dir
+from support.commands import refused
+from support.refusals import refuses
 
-from padir import PadirError, config
-from padir.cli.arguments import check_options, decoding_of, decodings_of, load_models, named_value
-from padir.cli.entry import build_parser, main
-from padir.decoding.options import Decoding, option_table
+from padir import config
+from padir.cli.arguments import check_options, decoding_of, decodings_of, named_value
+from padir.cli.entry import build_parser
+from padir.decoding.options import Decoding
 from padir.models.config import ModelConfig
+from padir.options import OPTIONS
 from padir.refinement.strategies import MaskPredict, Threshold
 
 pytestmark = pytest.mark.usefixtures("blank_config")
+DUAL = ModelConfig(dual=True)
+OWN = Decoding(num_steps=10, num_lengths=5, length_normalization=1.5)
 
 
-def arguments(command, options, bindings=()):
-    """Parsed options, after gin has read the bindings."""
-    args = build_parser([command]).parse_args([command, *map(str, options)])
+def arguments(command, bindings=""):
+    """Parsed words of a command, after gin has read the bindings."""
+    args = build_parser(command.split()[:1]).parse_args(command.split())
     args.gin = bool(bindings)
-    config.parse([], bindings)
+    config.parse([], bindings.split())
     return args
 
 
 @pytest.mark.parametrize(
     ("options", "bindings", "expected"),
     [
-        ([], [], Decoding()),
-        (["--num_steps", 2, "--batch_size", 1, "--seed", 5], [], Decoding(num_steps=2, batch_size=1, seed=5)),
-        (["--strategy", "threshold:tau=1"], [], Decoding(strategy=Threshold(tau=1.0))),
-        (["--num_lengths", 2, "--num_drafts", 2], [], Decoding(num_lengths=2, num_drafts=2)),
-        (["--num_lengths", 5, "--length_window"], [], Decoding(num_lengths=5, length_window=True)),
-        (["--rerank", "mbr_bleu"], [], Decoding(rerank="mbr_bleu")),
-        (["--length_normalization", 0.5], [], Decoding(length_normalization=0.5)),
-        (["--beam", 2, "--length_penalty", 0], [], Decoding(beam=2, length_penalty=0.0)),
-        (["--num_steps", 2], ["Decoding.num_steps=3", "Decoding.seed=7"], Decoding(num_steps=2, seed=7)),
-        ([], ["Decoding.strategy=@MaskPredict()"], Decoding(strategy=MaskPredict())),
-        ([], ["Decoding.strategy='mask_predict'"], Decoding(strategy=MaskPredict())),
-        (["--temperature", 0.5], ["Decoding.num_drafts=3"], Decoding(temperature=0.5, num_drafts=3)),
-        (["--mode", "causal", "--precision", "int8"], [], Decoding(mode="causal", precision="int8")),
+        ("", "", Decoding()),
+        ("--num_steps 2 --batch_size 1 --seed 5", "", Decoding(num_steps=2, batch_size=1, seed=5)),
+        ("--strategy threshold:tau=1", "", Decoding(strategy=Threshold(tau=1.0))),
+        ("--num_lengths 2 --num_drafts 2", "", Decoding(num_lengths=2, num_drafts=2)),
+        ("--num_lengths 5 --length_window", "", Decoding(num_lengths=5, length_window=True)),
+        ("--rerank mbr_bleu", "", Decoding(rerank="mbr_bleu")),
+        ("--length_normalization 0.5", "", Decoding(length_normalization=0.5)),
+        ("--beam 2 --length_penalty 0", "", Decoding(beam=2, length_penalty=0.0)),
+        ("--num_steps 2", "Decoding.num_steps=3 Decoding.seed=7", Decoding(num_steps=2, seed=7)),
+        ("", "Decoding.strategy=@MaskPredict()", Decoding(strategy=MaskPredict())),
+        ("", "Decoding.strategy='mask_predict'", Decoding(strategy=MaskPredict())),
+        ("--temperature 0.5", "Decoding.num_drafts=3", Decoding(temperature=0.5, num_drafts=3)),
+        ("--mode causal --precision int8", "", Decoding(mode="causal", precision="int8")),
     ],
 )
 def test_options_and_bindings_make_the_decoding(options, bindings, expected):
-    assert decoding_of(arguments("translate", options, bindings)) == expected
+    assert decoding_of(arguments(f"translate {options}", bindings)) == expected
 
 
 def test_every_decoding_option_is_one_of_translate():
-    args = arguments("translate", [])
-    assert all(hasattr(args, name) for name in option_table())
-
-
-OWN = Decoding(num_steps=10, num_lengths=5, length_normalization=1.5)
+    args = arguments("translate")
+    assert all(hasattr(args, name) for name in OPTIONS)
 
 
 @pytest.mark.parametrize(
     ("options", "bindings", "expected"),
     [
-        ([], [], OWN),
-        (["--num_lengths", 2], [], OWN.changed(num_lengths=2)),
-        (["--length_normalization", 1], [], OWN.changed(length_normalization=1.0)),
-        ([], ["Decoding.num_steps=4"], OWN.changed(num_steps=4)),
-        ([], ["Decoding.num_drafts=2"], OWN.changed(num_drafts=2)),
-        (["--num_steps", 3], ["Decoding.rerank='mbr'"], OWN.changed(num_steps=3, rerank="mbr")),
-        (["--mode", "causal"], [], Decoding(mode="causal")),
+        ("", "", OWN),
+        ("--num_lengths 2", "", OWN.changed(num_lengths=2)),
+        ("--length_normalization 1", "", OWN.changed(length_normalization=1.0)),
+        ("", "Decoding.num_steps=4", OWN.changed(num_steps=4)),
+        ("", "Decoding.num_drafts=2", OWN.changed(num_drafts=2)),
+        ("--num_steps 3", "Decoding.rerank='mbr'", OWN.changed(num_steps=3, rerank="mbr")),
+        ("--mode causal", "", OWN.changed(mode="causal")),
+        ("--beam 2", "", OWN.changed(mode="causal", beam=2)),
+        ("--beam 2", "Decoding.num_steps=4", OWN.changed(num_steps=4).changed(beam=2)),
     ],
 )
 def test_a_models_own_options_give_way_one_by_one(options, bindings, expected):
-    assert decoding_of(arguments("translate", options, bindings), OWN) == expected
+    assert decoding_of(arguments(f"translate {options}", bindings), OWN) == expected
 
 
-def test_modes_that_no_model_has_are_refused(tmp_path):
-    causal = random_model_dir(tmp_path / "causal", causal=True)
-    args = arguments("evaluate", ["--model", causal, "--mode", "refine"])
-    ((_, translator),) = load_models(args, args.model)
-    config = translator.card.config
-    with pytest.raises(PadirError, match="the mode 'refine' needs a dual model"):
-        check_options(args, (config, decodings_of(args, translator.decoding)))
-    args = arguments("evaluate", ["--model", causal, "--num_lengths", 3])
-    with pytest.raises(PadirError, match="--num_lengths applies only to the mode refine"):
-        check_options(args, (config, decodings_of(args, translator.decoding)))
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--mode refine", "the mode 'refine' needs a dual model"),
+        ("--num_lengths 3", "--num_lengths applies only to the mode refine"),
+    ],
+)
+def test_modes_that_no_model_has_are_refused(options, words):
+    args = arguments(f"evaluate --model m {options}")
+    refuses(check_options, words, args, ("m", ModelConfig(causal=True), decodings_of(args)))
 
 
-def test_options_are_checked_for_the_mode_of_the_card():
-    config, card = ModelConfig(dual=True), {"mode": "causal", "beam": 1, "num_lengths": 5}
-    own = Decoding(card_options=card).changed(mode="causal", beam=1)
-    for options, wrong in ([["--beam", 2], None], [["--num_steps", 1], "num_steps"], [["--mode", "refine"], None]):
-        args = arguments("evaluate", ["--model", "m", *options])
-        with pytest.raises(PadirError, match=f"--{wrong} applies") if wrong else contextlib.nullcontext():
-            check_options(args, (config, decodings_of(args, own)))
-    refining = arguments("translate", ["--mode", "refine"], ["Decoding.num_lengths=1"])
+def test_an_option_chooses_its_mode():
+    """Whatever the mode of an earlier layer; options of two modes need both by name."""
+    own = dataclasses.replace(Decoding(), mode="causal", beam=1, num_lengths=5)
+    chosen = {"--beam 2": "causal", "--num_steps 1": "refine", "--seed 1": "causal", "--mode refine": "refine"}
+    for options, mode in chosen.items():
+        args = arguments(f"evaluate --model m {options}")
+        (decoding,) = decodings_of(args, own)
+        check_options(args, ("m", DUAL, [decoding]))
+        assert (decoding.mode, decoding.num_lengths) == (mode, 5)
+    refining = arguments("translate --mode refine", "Decoding.num_lengths=1")
     assert decoding_of(refining, own).num_lengths == 1  # gin overrides the card, with the default, too
+    both = arguments("evaluate --model m --mode refine causal --beam 2 --num_steps 1 2")
+    assert [(each.mode, each.beam, each.num_steps) for each in decodings_of(both, own)] == [
+        *[("refine", 1, n) for n in (1, 2)],
+        *[("causal", 2, 4)] * 2,
+    ]
+    refuses(
+        decodings_of,
+        "--num_steps and --beam ... --mode refine causal",
+        arguments("evaluate --model m --beam 2 --num_steps 1"),
+        own,
+    )
+
+
+def test_what_a_mode_does_not_read_of_a_configuration_is_told(capsys):
+    args = arguments("translate --beam 2", "Decoding.num_steps=4")
+    check_options(args, ("m", DUAL, [decoding_of(args)]))
+    assert "the mode 'causal' does not read Decoding.num_steps" in capsys.readouterr().err
 
 
 def test_a_value_that_is_nested_too_deeply_is_text():
@@ -98,8 +120,8 @@ def test_a_value_that_is_nested_too_deeply_is_text():
 
 
 def test_several_values_make_every_combination():
-    made = decodings_of(arguments("evaluate", ["--model", "m", "--num_steps", 1, 2, "--beam", 5, 1]))
-    assert [(each.num_steps, each.beam) for each in made] == [(n, b) for n in (1, 2) for b in (5, 1)]
+    made = decodings_of(arguments("evaluate --model m --num_steps 1 2 --rerank own mbr"))
+    assert [(each.num_steps, each.rerank) for each in made] == [(n, how) for n in (1, 2) for how in ("own", "mbr")]
 
 
 def option_actions():
@@ -130,11 +152,6 @@ def test_an_option_given_twice_adds_up_or_is_refused(parser, action, capsys):
         assert f"{name} is given twice" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--gin.a=1", "--gin.a=2"], ["--set", "max_lines=200", "--set", "max_lines=300"]])
+@pytest.mark.parametrize("words", ["--gin.a=1 --gin.a=2", "--set max_lines=200 --set max_lines=300"])
 def test_a_setting_or_binding_given_twice_is_refused(words, tmp_path, capsys):
-    command = ["vocab", "--task", "toy_de_en", "--output", str(tmp_path / "v.model"), *words]
-    try:
-        status = main(command)
-    except SystemExit as exit:
-        status = exit.code
-    assert status == 2 and "twice" in capsys.readouterr().err
+    assert "twice" in refused(capsys, f"vocab --task toy_de_en --output {tmp_path}/v.model {words}")

@@ -9,10 +9,9 @@ from support.commands import TINY_GIN, corpus, refused, results, run
 
 @pytest.mark.slow
 def test_trained_models_are_timed_on_a_test_set(built, short, tmp_path, capsys):
-    command = ["benchmark", "--model", f"tiny={short}", *corpus(built, "validation"), "--split", "validation"]
-    command += ["--num_steps", 1, 2, "--set", "sentences=4", "repeats=1", "--batch_size", 1, 4]
-    command += ["--output", tmp_path / "x"]
-    status, out, errors = run(capsys, *command)
+    command = f"benchmark --model tiny={short} {corpus(built, 'validation')} --split validation --num_steps 1 2"
+    command += f" --set sentences=4 repeats=1 --batch_size 1 4 --output {tmp_path}/x"
+    status, out, errors = run(capsys, command)
     assert status == 0 and "milliseconds of each stage" in out and "sentences/s" in errors
     found = json.loads((tmp_path / "x.json").read_text())
     rows = found["rows"]
@@ -25,14 +24,15 @@ def test_trained_models_are_timed_on_a_test_set(built, short, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
-    sizes = {"width": 16, "heads": 2, "head_dim": 8, "mlp": 32, "encoder_layers": 1, "decoder_layers": 1}
-    lines = [f"ModelConfig.{name} = {size}" for name, size in sizes.items()]
-    (tmp_path / "small.gin").write_text("\n".join(lines))
-    (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
-    command = ["benchmark", "--model", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
-    command += ["--set", "vocab_size=400", "tokens=7", "sentences=2", "repeats=1", "--batch_size", 2]
-    command += ["--precision", "int8", "--num_lengths", 2, "--beam", 1]
-    found, _ = results(capsys, tmp_path / "x.json", *command)
+    sizes = "width=16 heads=2 head_dim=8 mlp=32 encoder_layers=1 decoder_layers=1".split()
+    small = "".join(f"ModelConfig.{size}\n" for size in sizes)
+    (tmp_path / "small.gin").write_text(small)
+    (tmp_path / "causal.gin").write_text(f"{small}ModelConfig.causal=True\n")
+    command = f"benchmark --model ar={tmp_path}/causal.gin padir={tmp_path}/small.gin --batch_size 2 --beam 1"
+    command += (
+        " --set vocab_size=400 tokens=7 sentences=2 repeats=1 --precision int8 --num_lengths 2 --mode refine causal"
+    )
+    found, _ = results(capsys, tmp_path / "x.json", command)
     rows = [(row["model"], row["num_drafts"], row["scores"]["tokens"]["value"]) for row in found["rows"]]
     assert rows == [("ar, int8", None, 7), ("padir, int8", 2, 7)]
     memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in found["rows"]]
@@ -48,9 +48,8 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
         return types.SimpleNamespace(metrics={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
 
     monkeypatch.setattr("padir.measuring.benchmark.training_speed.measure", measure)
-    gin = [word for word in TINY_GIN if "num_steps" not in word]
-    command = ["benchmark", "--steps", 3, "--data", built / "data", *gin, "--output", tmp_path / "x"]
-    status, out, _ = run(capsys, *command)
+    gin = TINY_GIN.replace("--gin.train.num_steps=2", "")
+    status, out, _ = run(capsys, f"benchmark --steps 3 --data {built}/data --output {tmp_path}/x {gin}")
     assert status == 0 and "12,346" in out and "not known" in out
     assert json.loads((tmp_path / "x.json").read_text())["figures"]["temporary_mb"] is None
     ((folders, config, settings),) = calls
@@ -58,10 +57,15 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
     assert config.objective.stage_weights == ("all",) and config.batching.row_length == 16
 
 
-def test_wrong_options_are_refused(built, capsys):
-    random = ["benchmark", "--model", "a=b.gin"]
-    assert "give either gin files, or models" in refused(capsys, *random, built / "model")
-    assert "--steps needs --gin_file" in refused(capsys, "benchmark", "--steps", 3)
-    command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
-    assert "needs 64 sentences, got 20" in refused(capsys, *command)
-    assert "repeats" in refused(capsys, *command, "--set", "sentences=4", "--batch_size", 4, "--set", "repeats=0")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--model a=b.gin {model}", "give either gin files, or models"),
+        ("--steps 3", "--steps needs --gin_file"),
+        ("--model {model} {test}", "needs 64 sentences, got 20"),
+        ("--model {model} {test} --set sentences=4 --batch_size 4 --set repeats=0", "repeats"),
+    ],
+)
+def test_wrong_options_are_refused(built, short, capsys, options, words):
+    test = f"{corpus(built, 'validation')} --split validation"
+    assert words in refused(capsys, f"benchmark {options.format(model=short, test=test)}")

@@ -13,14 +13,14 @@ from padir.pretrained import model_folder
 
 
 def test_vocab_writes_a_vocabulary_of_both_sides(built, tmp_path, capsys):
-    command = ["vocab", *corpus(built, "train"), "--size", 301, "--output", tmp_path / "v.model"]
-    found, _ = results(capsys, tmp_path / "results.json", *command)
+    command = f"vocab {corpus(built, 'train')} --size 301 --output {tmp_path}/v.model"
+    found, _ = results(capsys, tmp_path / "results.json", command)
     assert found["pieces"] == 301 and (tmp_path / "v.model").is_file()
 
 
 def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
-    command = ["prepare", *corpus(built, "train", "validation"), "--vocab", built / "vocab.model"]
-    found, out = results(capsys, tmp_path / "results.json", *command, "--output", tmp_path / "data")
+    command = f"prepare {corpus(built, 'train', 'validation')} --vocab {built}/vocab.model --output {tmp_path}/data"
+    found, out = results(capsys, tmp_path / "results.json", command)
     assert "train" in out and "300" in out
     assert found["splits"]["train"]["written"] == 300
     limits = {"train": {"source too long": 2}, "test": {"source too long": 3, "empty": 0}, "validation": {}}
@@ -35,9 +35,8 @@ def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
 def test_two_tables_are_two_corpora_of_any_codes(built, tmp_path, capsys, given, codes):
     for name in "ab":
         (tmp_path / f"{name}.tsv").write_text("eins\tone\nzwei\ttwo\n")
-    command = ["prepare", "--vocab", built / "vocab.model", "--languages", given, "--dedupe"]
-    command += ["--output", tmp_path / "data"]
-    found, out = results(capsys, tmp_path / "r.json", *command, "--train", tmp_path / "a.tsv", tmp_path / "b.tsv")
+    command = f"prepare --vocab {built}/vocab.model --languages {given} --dedupe --output {tmp_path}/data"
+    found, out = results(capsys, tmp_path / "r.json", f"{command} --train {tmp_path}/a.tsv {tmp_path}/b.tsv")
     assert found["splits"]["train"]["corpora"] == {"a": {"read": 2, "written": 2}, "b": {"read": 2, "written": 0}}
     assert (found["source"]["source_language"], found["source"]["target_language"]) == codes
     assert found["splits"]["train"]["dropped"] == {"duplicate": 2} and "  b" in out
@@ -45,16 +44,15 @@ def test_two_tables_are_two_corpora_of_any_codes(built, tmp_path, capsys, given,
 
 def test_the_vocabulary_of_a_model_is_a_vocabulary(tmp_path, capsys):
     (tmp_path / "a.tsv").write_text("Hallo\tHello\n")
-    command = ["prepare", "--languages", "de-en", "--validation", tmp_path / "a.tsv"]
-    for name, vocab in (
-        ("name", "de_en"),
-        ("folder", model_folder("de_en")),
-        ("file", model_folder("de_en") / "vocab.model"),
-    ):
-        results(capsys, tmp_path / "r.json", *command, "--vocab", vocab, "--output", tmp_path / name)
-    assert (tmp_path / "name/vocab.model").read_bytes() == (model_folder("de_en") / "vocab.model").read_bytes()
-    shards = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("name", "folder", "file")]
-    assert shards[0] == shards[1] == shards[2]
+    command = f"prepare --languages de-en --validation {tmp_path}/a.tsv"
+    path = model_folder("de_en") / "vocab.model"
+    written = []
+    for name, vocab in (("name", "de_en"), ("folder", model_folder("de_en")), ("file", path)):
+        output = tmp_path / name
+        results(capsys, tmp_path / "r.json", f"{command} --vocab {vocab} --output {output}")
+        written.append({file.name: file.read_bytes() for file in output.iterdir()})
+    assert written[0]["vocab.model"] == path.read_bytes()
+    assert written[0] == written[1] == written[2]
 
 
 def test_folders_come_from_the_option_or_from_gin():
@@ -67,32 +65,29 @@ def test_folders_come_from_the_option_or_from_gin():
 
 def test_files_of_unequal_length_are_refused(built, tmp_path, capsys):
     (tmp_path / "short.en").write_text("one\n")
-    files = ["--languages", "de-en", "--train", built / "train.de", tmp_path / "short.en"]
-    errors = refused(capsys, "vocab", *files, "--size", 300, "--output", tmp_path / "v.model")
+    files = f"--languages de-en --train {built}/train.de {tmp_path}/short.en"
+    errors = refused(capsys, f"vocab {files} --size 300 --output {tmp_path}/v.model")
     assert "300 lines" in errors and "INTERNAL" not in errors  # SentencePiece's word for errors of its reader
     assert [path.name for path in tmp_path.iterdir()] == ["short.en"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "words"),
     [
-        (["--task", "wmt99_de_en"], "unknown source 'wmt99_de_en': known are toy_de_en"),
-        (["--task", "multi30k_de_en", "--data_dir", "nowhere"], "neither nowhere"),
-        ([], "no corpus: give --task NAME"),
-        (["--gin.ModelConfig.width=8"], "no corpus: give --task NAME"),
-        (["--train", "a.tsv"], "files need --languages SRC-TGT"),
-        *(
-            (["--train", "a.tsv", "--languages", x], "languages must be SRC-TGT, two")
-            for x in ("de", "de-de", "de-deu_Latn", "en-pt-pt")
-        ),
-        (["--train", "a.tsv", "--languages", "klingon-en"], "languages 'klingon-en': 'klingon' is no code of a lang"),
-        (["--train", "a.tsv", "--languages", "de-../x"], "languages 'de-../x': '../x' is no code of a language"),
-        (["--task", "toy_de_en", "--languages", "fr-en"], "--languages applies only to files"),
-        (["--data_dir", "x", "--train", "x.tsv", "--languages", "de-en"], "--data_dir applies only to a task"),
-        (["--train", "no_such.tsv", "--languages", "de-en"], "no file no_such.tsv"),
-        (["--train", "x.tsv", "--task", "toy_de_en"], "either --task or files"),
+        ("--task wmt99_de_en", "unknown source 'wmt99_de_en': known are toy_de_en"),
+        ("--task multi30k_de_en --data_dir nowhere", "neither nowhere"),
+        ("", "no corpus: give --task NAME"),
+        ("--gin.ModelConfig.width=8", "no corpus: give --task NAME"),
+        ("--train a.tsv", "files need --languages SRC-TGT"),
+        *((f"--train a.tsv --languages {x}", "must be SRC-TGT") for x in ("de", "de-de", "de-deu_Latn", "en-pt-pt")),
+        ("--train a.tsv --languages klingon-en", "languages 'klingon-en': 'klingon' is no code of a lang"),
+        ("--train a.tsv --languages de-../x", "languages 'de-../x': '../x' is no code of a language"),
+        ("--task toy_de_en --languages fr-en", "--languages applies only to files"),
+        ("--data_dir x --train x.tsv --languages de-en", "--data_dir applies only to a task"),
+        ("--train no_such.tsv --languages de-en", "no file no_such.tsv"),
+        ("--train x.tsv --task toy_de_en", "either --task or files"),
     ],
 )
-def test_wrong_corpora_are_refused(tmp_path, capsys, arguments, message):
-    assert message in refused(capsys, "vocab", *arguments, "--output", tmp_path / "v.model")
+def test_wrong_corpora_are_refused(tmp_path, capsys, options, words):
+    assert words in refused(capsys, f"vocab {options} --output {tmp_path}/v.model")
     assert not list(tmp_path.iterdir())

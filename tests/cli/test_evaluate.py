@@ -14,18 +14,18 @@ from padir.metrics.bleurt import MissingPackage
 def report(built, short, tmp_path_factory):
     """The files of one evaluation with a model under two names, and two strategies."""
     output = tmp_path_factory.mktemp("report") / "x"
-    command = ["evaluate", "--model", f"A={short}", short, "--output", output]
-    command += ["--strategy", "padir", "mask_predict", *corpus(built, "validation"), "--split", "validation"]
-    command += ["--num_steps", 2, "--set=oracle_lengths=true", "--metric", "bleurt=bleurt"]
-    command += ["--rerank", "mbr", "--num_drafts", 2]
-    command += ["--metric", f"known_words={built / 'train.en'}"]
+    command = f"""
+        evaluate --model A={short} {short} --output {output} {corpus(built, "validation")} --split validation
+        --strategy padir mask_predict --num_steps 2 --set=oracle_lengths=true --rerank mbr --num_drafts 2
+        --metric bleurt=bleurt --metric known_words={built}/train.en
+    """
 
     def missing(folder):
         raise MissingPackage("BLEURT needs TensorFlow")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("padir.metrics.bleurt.Bleurt.load", missing)
-        assert main([str(argument) for argument in command]) == 0
+        assert main(command.split()) == 0
     return output
 
 
@@ -55,35 +55,32 @@ class TestReport:
         assert names == [*(f"{i:02d}.txt" for i in range(1, 9)), "reference.txt"]
 
     def test_tables_reads_it(self, report, tmp_path, capsys):
-        status, out, _ = run(capsys, "tables", f"{report}.json", "--metric", "chrf")
+        status, out, _ = run(capsys, f"tables {report}.json --metric chrf")
         assert status == 0 and out.startswith("**chrF**") and "| A | padir |" in out
-        assert run(capsys, "tables", f"{report}.json", "--output", tmp_path / "t.md")[1] == ""
+        assert run(capsys, f"tables {report}.json --output {tmp_path}/t.md")[1] == ""
         assert "**BLEU**" in (tmp_path / "t.md").read_text()
-        assert "no row has 'ter': name metrics that the files have (bleu, chrf" in refused(
-            capsys, "tables", f"{report}.json", "--metric", "ter"
-        )
+        known = "no row has 'ter': name metrics that the files have (bleu, chrf"
+        assert known in refused(capsys, f"tables {report}.json --metric ter")
 
     @pytest.mark.parametrize(("lines", "warned"), [(99, True), (100, False)])
-    def test_compare_says_when_lines_are_too_few(self, tmp_path, capsys, lines, warned):
+    def test_compare_says_when_lines_are_too_few(self, tmp_path, monkeypatch, capsys, lines, warned):
+        monkeypatch.chdir(tmp_path)
         for name in "abc":
             (tmp_path / name).write_text("".join(f"{name} runs {i}\n" for i in range(lines)))
-        files = [str(tmp_path / name) for name in "abc"]
-        command = ["compare", "--languages", "de-en", "--target", *files, "--set", "samples=100"]
-        assert main(command) == 0
-        assert ("99 lines are too few" in capsys.readouterr().err) == warned
+        status, _, errors = run(capsys, "compare --languages de-en --target a b c --set samples=100")
+        assert status == 0 and ("99 lines are too few" in errors) == warned
 
     def test_compare_reads_its_hypotheses(self, report, tmp_path, capsys):
-        command = ["compare", "--target", f"{report}.rows/reference.txt", "--languages", "de-en"]
-        command += [f"{report}.rows/01.txt", f"{report}.rows/05.txt", "--set", "samples=100"]
-        found, out = results(capsys, tmp_path / "results.json", *command)
+        command = f"compare --target {report}.rows/reference.txt --languages de-en"
+        command += f" {report}.rows/01.txt {report}.rows/05.txt --set samples=100"
+        found, out = results(capsys, tmp_path / "results.json", command)
         assert "baseline" in out and "BLEU: nrefs:1|bs:100" in out
         assert [r["p_value"] for r in found] == [None, 1.0] * 2
 
 
 def test_score_writes_a_line_for_every_pair(built, causal, tmp_path, capsys):
-    command = ["score", "--model", causal]
-    command += ["--input", built / "validation.de", "--target", built / "validation.en"]
-    found, out = results(capsys, tmp_path / "results.json", *command)
+    command = f"score --model {causal} --input {built}/validation.de --target {built}/validation.en"
+    found, out = results(capsys, tmp_path / "results.json", command)
     lines = [line.split("\t") for line in out.splitlines()]
     targets = (built / "validation.en").read_text().splitlines()
     assert [int(line[1]) for line in lines] == [len(target.split()) + 1 for target in targets]
@@ -92,38 +89,28 @@ def test_score_writes_a_line_for_every_pair(built, causal, tmp_path, capsys):
     assert found["pairs"] == 20 and found["mean"] == pytest.approx(totals[0] / totals[1], rel=1e-4)
 
 
-class TestRefused:
-    def test_score_of_files_of_unequal_length(self, built, causal, short, tmp_path, capsys):
-        (tmp_path / "short.en").write_text("one\n")
-        command = ["score", "--model", causal, "--input", built / "validation.de"]
-        assert "20 sources need 20 targets, got 1" in refused(capsys, *command, "--target", tmp_path / "short.en")
-        files = ["--input", built / "validation.de", "--target", built / "validation.en"]
-        assert "gives targets no probability" in refused(capsys, "score", "--model", short, *files)
+DATA, FILES = "--data {built}/data --split validation", "--input {built}/validation.de --target"
 
-    def test_options_that_exclude_each_other(self, built, capsys):
-        command = ["evaluate", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
-        mbr = "--rerank", "mbr", "--num_lengths", 2
-        assert "length_normalization applies only to the rerank rules own, causal" in refused(
-            capsys, *command, *mbr, "--length_normalization", 2
-        )
-        assert "holds no autoregressive model" in refused(
-            capsys, *command, "--rerank", built / "model", "--num_lengths", 2
-        )
-        assert "is no BLEURT checkpoint" in refused(capsys, *command, "--metric", f"bleurt={built}")
-        assert "metric must be bleurt=DIR, known_words=FILE or" in refused(capsys, *command, "--metric", "bleurt")
-        assert "no metric os:nothing" in refused(capsys, *command, "--metric", "os:nothing")
-        assert "or train with that noise" in refused(capsys, *command, "--gin.Decoding.canvas=@Mask()")
 
-    def test_every_number_of_steps_before_any_work(self, built, capsys):
-        command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]
-        assert "num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
-
-    def test_two_test_sets(self, built, capsys):
-        command = ["evaluate", "--model", built / "model", "--data", built / "data"]
-        message = "give either --data, or --task or files, not both"
-        assert message in refused(capsys, *command, "--task", "toy_de_en")
-        assert message in refused(capsys, *command, "--languages", "de-en", "--test", "a.de", "a.en")
-
-    def test_tables_of_a_file_that_holds_no_rows(self, tmp_path, capsys):
-        (tmp_path / "rows.json").write_text(json.dumps([{"scores": {}}]))
-        assert "holds no rows" in refused(capsys, "tables", tmp_path / "rows.json")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (f"score --model {{causal}} {FILES} {{built}}/one.en", "20 sources need 20 targets, got 1"),
+        (f"score --model {{short}} {FILES} {{built}}/validation.en", "gives targets no probability"),
+        (f"evaluate {DATA} --rerank mbr --num_lengths 2 --length_normalization 2", "applies only to the rerank rules"),
+        (f"evaluate {DATA} --rerank {{short}} --num_lengths 2", "holds no autoregressive model"),
+        (f"evaluate {DATA} --metric bleurt={{built}}", "is no BLEURT checkpoint"),
+        (f"evaluate {DATA} --metric bleurt", "metric must be bleurt=DIR, known_words=FILE or"),
+        (f"evaluate {DATA} --metric os:nothing", "no metric os:nothing"),
+        (f"evaluate {DATA} --gin.Decoding.canvas=@Mask()", "or train with that noise"),
+        (f"evaluate {DATA} --num_steps 4 0", "num_steps must be at least 1, got 0"),  # before any work
+        (f"evaluate {DATA} --task toy_de_en", "give either --data, or --task or files, not both"),
+        (f"evaluate {DATA} --languages de-en --test a.de a.en", "give either --data, or --task or files, not both"),
+        ("tables {built}/none.json", "holds no rows"),
+    ],
+)
+def test_refused(built, causal, short, capsys, command, words):
+    (built / "one.en").write_text("one\n")
+    (built / "none.json").write_text('[{"scores": {}}]')
+    own = f"--model {short}" * command.startswith("evaluate")
+    assert words in refused(capsys, f"{command.format(built=built, causal=causal, short=short)} {own}")

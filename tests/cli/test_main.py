@@ -9,12 +9,12 @@ import shlex
 
 import pytest
 from support.commands import refused, results, run
+from support.refusals import refuses
 
 import padir
-from padir.cli import build_parser, console, entry, main, options, options_of_study
+from padir.cli import build_parser, console, entry, options, options_of_study
 from padir.cli.entry import GROUPS
 from padir.cli.parser import default_of
-from padir.decoding.options import MODES
 from padir.interop.ctranslate2 import COMPUTE_TYPES
 from padir.pretrained import DEFAULT, PRETRAINED
 from padir.refinement.strategies import STRATEGIES
@@ -22,30 +22,31 @@ from padir.storage.files import check_writable, write_text
 from padir.studies.analysis import analyses as analysis
 from padir.studies.ising import subjects as ising
 
+COMMANDS = [command for commands in GROUPS.values() for command in commands]
+
 
 class TestPlaces:
     """Where nothing can be written is told before the work, here before a model is looked for."""
 
     @pytest.mark.parametrize(
-        "arguments",
+        "command",
         [
-            ["evaluate", "--task", "toy_de_en", "--output"],
-            ["translate", "--html"],
-            ["score", "--input", "x", "--target", "x", "--json"],
-            ["analyse", "attention", "--output"],
+            "evaluate --task toy_de_en --output",
+            "translate --html",
+            "score --input x --target x --json",
+            "analyse attention --output",
         ],
     )
-    def test_are_tried_before_the_work(self, arguments, tmp_path, capsys):
+    def test_are_tried_before_the_work(self, command, tmp_path, capsys):
         (tmp_path / "file").touch()
-        assert main([*arguments, str(tmp_path / "file" / "new" / "x"), "--model", "no_such_model"]) == 2
-        assert (
-            f"cannot write {tmp_path / 'file' / 'new' / 'x'} (Not a directory): give another" in capsys.readouterr().err
-        )
+        place = tmp_path / "file" / "new" / "x"
+        errors = refused(capsys, f"{command} {place} --model no_such_model")
+        assert f"cannot write {place} (Not a directory): give another" in errors
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
     def test_a_folder_is_no_file(self, tmp_path, capsys):
-        assert main(["translate", "--model", "no_such_model", "--json", str(tmp_path)]) == 2
-        assert f"cannot write {tmp_path} (Is a directory)" in capsys.readouterr().err
+        errors = refused(capsys, f"translate --model no_such_model --json {tmp_path}")
+        assert f"cannot write {tmp_path} (Is a directory)" in errors
 
     def test_a_pipe_is_written_to(self):
         """A shell's /dev/stdout leads to a pipe, whose own name is no path."""
@@ -55,9 +56,11 @@ class TestPlaces:
         assert os.read(reader, 10) == b"x"
         os.close(reader), os.close(writer)
 
-    def test_folders_may_be_made(self, tmp_path, capsys):
-        assert main(["translate", "--model", "no_such_model", "--json", str(tmp_path / "a" / "b")]) == 2
-        assert "no_such_model" in capsys.readouterr().err
+    def test_folders_may_be_made_and_are_named(self, tmp_path, capsys):
+        command = "translate eins --model no_such_model"
+        errors = refused(capsys, f"{command} --output {tmp_path}/new/b")
+        assert f"padir: {tmp_path}/new does not exist, and will be made" in errors and "no_such_model" in errors
+        assert "will be made" not in refused(capsys, f"{command} --output {tmp_path}/x")
         assert not list(tmp_path.iterdir())
 
 
@@ -103,44 +106,42 @@ def test_options_say_what_the_library_says():
                 owner.endswith("ising.subjects:run")
                 or name in inspect.signature(pkgutil.resolve_name(owner)).parameters
             )
-    assert options.MODEL == DEFAULT and options.MODES == MODES
+    assert options.MODEL == DEFAULT
     assert options.CTRANSLATE2 == COMPUTE_TYPES
     assert options_of_study.ISING == ising.SUBJECTS and options_of_study.ANALYSES == (*analysis.SUBJECTS, "oracle")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("command", "words"),
     [
-        (["fly"], "padir: error: argument COMMAND: there is no value 'fly': known are vocab, prepare,"),
-        (["tranlsate"], "did you mean 'translate'? (`padir --help` explains)"),
-        (["--verson"], "no option --verson: did you mean '--version'? (`padir --help` explains)"),
-        (["translate", "--num_steps", "x"], "padir translate: error: argument --num_steps: invalid int value: 'x' (`p"),
-        (["translate", "--num_stepz=3"], "did you mean '--num_steps'? (`padir translate --help` explains)"),
-        (["translate", "--modl", "m"], "there is no option --modl: did you mean '--model'?"),
-        (["translate", "--xyzzyxyzzy"], "there is no option --xyzzyxyzzy (`padir translate --help` explains)"),
-        (["translate", "--precision", "int4"], "argument --precision: there is no value 'int4': did you mean"),
-        (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
-        (["translate", "--target_language", "xx"], "no option --target_language: a model knows its languages, "),
-        (["score", "file"], "padir score: error: "),
-        (["train", "toy_cpu", "--num_steps", "9"], "--steps trains"),
-        (["train", "toy_cpu", "--batch_size", "9"], "--rows trains"),
-        (["train", "toy_cpu", "--num_lengths", "9"], "give it to --validate"),
-        (["train", "toy_cpu", "-m", "runs/x"], "options have two hyphens, as --model_dir"),
+        ("fly", "padir: error: argument COMMAND: there is no value 'fly': known are vocab, prepare,"),
+        ("tranlsate", "did you mean 'translate'? (`padir --help` explains)"),
+        ("--verson", "no option --verson: did you mean '--version'? (`padir --help` explains)"),
+        ("translate --num_steps x", "padir translate: error: argument --num_steps: invalid int value: 'x' (`p"),
+        ("translate --num_stepz=3", "did you mean '--num_steps'? (`padir translate --help` explains)"),
+        ("translate --modl m", "there is no option --modl: did you mean '--model'?"),
+        ("translate --xyzzyxyzzy", "there is no option --xyzzyxyzzy (`padir translate --help` explains)"),
+        ("translate --precision int4", "argument --precision: there is no value 'int4': did you mean"),
+        ("t5x export --modle m", "(`padir t5x export --help` explains)"),
+        ("translate --target_language xx", "no option --target_language: a model knows its languages, "),
+        ("score file", "padir score: error: "),
+        ("train toy_cpu --num_steps 9", "--steps trains"),
+        ("train toy_cpu --batch_size 9", "--rows trains"),
+        ("train toy_cpu --num_lengths 9", "give it to --validate"),
+        ("train toy_cpu -m runs/x", "options have two hyphens, as --model_dir"),
     ],
 )
-def test_wrong_words_end_with_a_line_that_helps(capsys, words, message):
-    with pytest.raises(SystemExit) as exit_:
-        main(words)
-    errors = capsys.readouterr().err
-    assert exit_.value.code == 2 and message in errors and errors.count("\n") == 1
+def test_wrong_words_end_with_a_line_that_helps(capsys, command, words):
+    errors = refused(capsys, command)
+    assert words in errors and errors.count("\n") == 1
 
 
 def test_no_command_prints_the_commands(capsys):
-    assert main([]) == 2
-    assert all(command.sentence in capsys.readouterr().err for command in GROUPS["data"][:1])
+    status, _, errors = run(capsys, "")
+    assert status == 2 and GROUPS["data"][0].sentence in errors
 
 
-@pytest.mark.parametrize("command", [command for commands in GROUPS.values() for command in commands])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.name)
 def test_the_example_of_a_command_can_be_parsed(command):
     assert build_parser([command.name]).parse_args([command.name, *shlex.split(command.paragraphs[-1])[2:]]).module
 
@@ -154,8 +155,7 @@ def test_an_interrupted_process_exits_at_once(monkeypatch, status, at_once):
 
     monkeypatch.setattr("padir.cli.entry.main", lambda: status)
     monkeypatch.setattr("os._exit", exit_at_once)
-    with pytest.raises(RuntimeError if at_once else SystemExit, match=str(status)):
-        entry.command()
+    refuses(entry.command, str(status), error=RuntimeError if at_once else SystemExit)
 
 
 def test_a_process_tells_a_warning_once(monkeypatch, capfd):
@@ -178,38 +178,22 @@ def test_a_process_tells_a_warning_once(monkeypatch, capfd):
 
 
 def test_version(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(["--version"])
-    assert exit_.value.code == 0 and capsys.readouterr().out == f"padir {padir.__version__}\n"
+    assert run(capsys, "--version") == (0, f"padir {padir.__version__}\n", "")
 
 
 def test_help_lists_commands_in_groups_with_a_sentence_each(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    out = capsys.readouterr().out
+    out = run(capsys, "--help")[1]
     for title, commands in GROUPS.items():
         assert f"\n{title}:\n" in out
         assert all(f"{command.name} " in out and command.sentence in out for command in commands)
         assert all(command.sentence[0].isupper() and command.sentence[-1] == "." for command in commands)
 
 
-@pytest.mark.parametrize("name", [command.name for commands in GROUPS.values() for command in commands])
-def test_help_of_a_command_begins_with_its_sentence(capsys, name):
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    (sentence,) = (command.sentence for commands in GROUPS.values() for command in commands if command.name == name)
-    out = " ".join(capsys.readouterr().out.split())
-    assert sentence in out and f"example: padir {name} " in out
-    assert "--gin.NAME=VALUE bind" in out or name == "t5x"
-
-
-def test_a_folder_that_will_be_made_is_named(tmp_path, capsys):
-    new = tmp_path / "new"
-    errors = refused(capsys, "translate", "eins", "--model", "no_such_model", "--output", new / "out.txt")
-    assert f"padir: {new} does not exist, and will be made" in errors
-    assert "will be made" not in refused(
-        capsys, "translate", "x", "--model", "no_such_model", "--output", tmp_path / "x"
-    )
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.name)
+def test_help_of_a_command_begins_with_its_sentence(capsys, command):
+    out = " ".join(run(capsys, f"{command.name} --help")[1].split())
+    assert command.sentence in out and f"example: padir {command.name} " in out
+    assert "--gin.NAME=VALUE bind" in out or command.name == "t5x"
 
 
 def test_what_comes_with_padir_is_listed(tmp_path, capsys):
@@ -220,4 +204,4 @@ def test_what_comes_with_padir_is_listed(tmp_path, capsys):
     assert {"toy_cpu", "ablation/stages_1"} <= {*found["configs"]} and found["tasks"]["toy_de_en"] == "built in"
     for kind, lines in found.items():
         assert f"{kind}:\n" in out and all(name in out and line.split()[0] in out for name, line in lines.items())
-    assert run(capsys, "list", "models")[1].startswith("models:\n  de_en ")
+    assert run(capsys, "list models")[1].startswith("models:\n  de_en ")

@@ -8,7 +8,7 @@ import pytest
 
 import padir
 from padir.cli.entry import GROUPS, build_parser
-from padir.decoding.options import option_table
+from padir.options import OPTIONS
 
 # Options that `padir.cli.running` reads for all commands.
 OF_ALL = {"help", "gin_file", "allow_imports", "_", "json", "coordinator", "configs"}
@@ -43,7 +43,7 @@ def read_by(command):
                 read.add(node.attr)
             if isinstance(node, ast.Call) and any(map(is_args, node.args)):
                 read |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
-    read |= {*option_table()} if {"decoding_of", "decodings_of"} & seen else set()
+    read |= {*OPTIONS} if {"decoding_of", "decodings_of"} & seen else set()
     return read | ({"train", "validation", "test"} if "files_of" in seen else set())
 
 

@@ -22,9 +22,9 @@ from support.small_corpus import Numbers
 from padir.cli import main
 from padir.data.prepare import prepare
 from padir.decoding.translation import clean
-from padir.decoding.translator import Translator
 from padir.interop.t5x.checkpoint import read
 from padir.metrics.scores import score_all
+from padir.translator import Translator
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -11,21 +11,26 @@ from support.commands import refused, run
 
 from padir.cli import main
 from padir.decoding.options import Decoding
-from padir.decoding.streaming import translate_lines
 from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
+from padir.streaming import translate_lines
+from padir.translator import Translator
 
 EMPTY = "empty translations of lines with words: {}, the first of line {}: check their language"
 
 
-def translate(folder, tmp_path, capsys, content, *arguments):
-    """Exit status, lines and stderr of `padir translate` for the bytes of a file."""
-    (tmp_path / "in.txt").write_bytes(content)
-    command = ["translate", "--model", folder / "model", "--input", tmp_path / "in.txt", "--num_steps", 2, *arguments]
-    status, _, errors = run(capsys, *command, "--output", tmp_path / "out.txt")
-    lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
-    assert lines.pop() == ""
-    return status, lines, errors
+@pytest.fixture
+def translate(tmp_path, capsys):
+    """A function that gives exit status, lines and stderr of `padir translate` for the bytes of a file."""
+
+    def translate(folder, content, options=""):
+        (tmp_path / "in.txt").write_bytes(content)
+        command = f"translate --model {folder}/model --input {tmp_path}/in.txt --num_steps 2 {options}"
+        status, _, errors = run(capsys, f"{command} --output {tmp_path}/out.txt")
+        lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
+        assert lines.pop() == ""
+        return status, lines, errors
+
+    return translate
 
 
 class Silent(Translator):
@@ -56,7 +61,7 @@ def test_empty_translations_of_words_are_told_once(lines, split, lost):
 
 
 class TestTranslate:
-    def test_one_line_out_for_every_line_in(self, long, tmp_path, capsys):
+    def test_one_line_out_for_every_line_in(self, long, translate):
         content = b"\n".join(
             [
                 b"\xef\xbb\xbfeins zwei\r",
@@ -71,7 +76,7 @@ class TestTranslate:
                 b"zwei drei",
             ]
         )
-        status, lines, errors = translate(long, tmp_path, capsys, content)
+        status, lines, errors = translate(long, content)
         assert status == 0 and len(lines) == 10
         assert [i for i, line in enumerate(lines) if line == ""] == [1, 7]
         warnings = errors.splitlines()
@@ -81,29 +86,28 @@ class TestTranslate:
         assert r"line 7 holds '\x85'" in errors
         assert "line 6 is longer than the model takes" in errors
 
-    def test_input_that_is_no_text_prints_a_few_warnings(self, built, tmp_path, capsys):
+    def test_input_that_is_no_text_prints_a_few_warnings(self, built, translate):
         for _ in range(2):  # a second command counts anew
-            status, lines, errors = translate(built, tmp_path, capsys, b"\xff\n" * 120)
+            status, lines, errors = translate(built, b"\xff\n" * 120)
             assert status == 0 and len(lines) == 120
             numbers = [int(line.split()[3]) for line in errors.splitlines() if "is not UTF-8" in line]
             assert numbers == [1, 2, 3, 10, 100] and "(100 such warnings so far; " in errors
 
-    def test_line_ends_a_byte_order_mark_and_gzip_change_nothing(self, built, tmp_path, capsys):
-        _, plain, told = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
-        _, windows, errors = translate(built, tmp_path, capsys, b"\xef\xbb\xbfeins zwei\r\ndrei\r\n")
+    def test_line_ends_a_byte_order_mark_and_gzip_change_nothing(self, built, tmp_path, capsys, translate):
+        _, plain, told = translate(built, b"eins zwei\ndrei\n")
+        _, windows, errors = translate(built, b"\xef\xbb\xbfeins zwei\r\ndrei\r\n")
         assert windows == plain and errors == told
         (tmp_path / "in.gz").write_bytes(gzip.compress(b"eins zwei\ndrei\n"))
-        command = ["translate", "--model", built / "model", "--num_steps", 2, "--output", tmp_path / "out.txt"]
-        assert run(capsys, *command, "--input", tmp_path / "in.gz")[0] == 0
+        command = f"translate --model {built}/model --num_steps 2 --output {tmp_path}/out.txt --input {tmp_path}/in.gz"
+        assert run(capsys, command)[0] == 0
         assert (tmp_path / "out.txt").read_text().split("\n")[:-1] == plain
 
     def test_a_text_that_cannot_be_written_is_refused(self, built, capsys):
         """A byte of the command line that is no UTF-8, beside no letter."""
-        message = refused(capsys, "translate", "--model", built / "model", "5 \udcff")
-        assert "without surrogates" in message
+        assert "without surrogates" in refused(capsys, f"translate --model {built}/model", "5 \udcff")
 
-    def test_an_empty_file(self, built, tmp_path, capsys):
-        status, lines, errors = translate(built, tmp_path, capsys, b"", "--json", tmp_path / "figures.json")
+    def test_an_empty_file(self, built, tmp_path, translate):
+        status, lines, errors = translate(built, b"", f"--json {tmp_path}/figures.json")
         assert (status, lines, errors) == (0, [], "")
         figures = json.loads((tmp_path / "figures.json").read_text())
         assert figures == {"translations": [], "lines": 0, "passes": 0.0}
@@ -113,7 +117,7 @@ class TestTranslate:
         with (tmp_path / "in.txt").open() as source, (tmp_path / "out.txt").open("w", encoding="ascii") as out:
             monkeypatch.setattr("sys.stdin", source)
             monkeypatch.setattr("sys.stdout", out)
-            assert main(["translate", "--model", str(built / "model"), "--num_steps", "2"]) == 0
+            assert main(f"translate --model {built}/model --num_steps 2".split()) == 0
         lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
         assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0]
 
@@ -122,17 +126,17 @@ class TestTranslate:
         (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
         os.mkfifo(tmp_path / "pipe")
         reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", "--num_steps", 2]
+        command = f"translate --model {built}/model --input {tmp_path}/in.txt --num_steps 2"
         for name in ("link.txt", "pipe"):
-            assert run(capsys, *command, "--output", tmp_path / name)[0] == 0
+            assert run(capsys, f"{command} --output {tmp_path}/{name}")[0] == 0
         assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "pipe").is_fifo()
         assert os.read(reader, 1_000) == (tmp_path / "target.txt").read_bytes() != b""
         os.close(reader)
 
-    def test_json_has_every_translation(self, long, tmp_path, capsys):
+    def test_json_has_every_translation(self, long, tmp_path, translate):
         figures = tmp_path / "figures.json"
         content = 'eins "zwei"\t\0\n\n👩‍👩‍👧‍👦 \u2028\n'.encode() + b"eins " * 60
-        status, lines, _ = translate(long, tmp_path, capsys, content, "--json", figures)
+        status, lines, _ = translate(long, content, f"--json {figures}")
         read = json.loads(figures.read_text())
         assert status == 0 and [row["text"] for row in read["translations"]] == lines
         assert [row["source"] for row in read["translations"]] == content.decode().split("\n")
@@ -142,28 +146,28 @@ class TestTranslate:
         }
         assert read["lines"] == 4 and read["passes"] == sum(row["passes"] for row in read["translations"]) / 4
 
-    def test_sentences_on_the_command_line(self, built, tmp_path, capsys):
-        _, lines, told = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
-        command = ["translate", "--model", built / "model", "--num_steps", 2]
-        assert run(capsys, *command, "eins zwei", "drei") == (0, "".join(line + "\n" for line in lines), told)
-        assert "a file of this name: --input translates its lines" in run(capsys, *command, tmp_path / "in.txt")[2]
-        assert "give TEXT or --input, not both" in refused(capsys, *command, "eins", "--input", tmp_path / "in.txt")
-        assert "--n_best lists candidates in JSON: give --jsonl" in refused(capsys, *command, "eins", "--n_best", 1)
+    def test_sentences_on_the_command_line(self, built, tmp_path, capsys, translate):
+        _, lines, told = translate(built, b"eins zwei\ndrei\n")
+        command = f"translate --model {built}/model --num_steps 2"
+        assert run(capsys, command, "eins zwei", "drei") == (0, "".join(line + "\n" for line in lines), told)
+        assert "a file of this name: --input translates its lines" in run(capsys, f"{command} {tmp_path}/in.txt")[2]
+        assert "--n_best lists candidates in JSON: give --jsonl" in refused(capsys, f"{command} eins --n_best 1")
 
     def test_the_input_is_not_replaced(self, built, tmp_path, capsys):
         (tmp_path / "in.txt").write_text("eins\n")
         (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
-        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt"]
+        command = f"translate --model {built}/model --input"
         for output in ("in.txt", "link.txt"):
-            assert "would replace the file of --input" in refused(capsys, *command, "--output", tmp_path / output)
+            errors = refused(capsys, f"{command} {tmp_path}/in.txt --output {tmp_path}/{output}")
+            assert "would replace the file of --input" in errors
         assert (tmp_path / "in.txt").read_text() == "eins\n"
-        for words in ([*command[:-1], ""], [*command, "--output", ""]):
-            assert 'take the name of a file, got ""' in refused(capsys, *words)
+        for words in (command, f"{command} {tmp_path}/in.txt --output"):
+            assert 'take the name of a file, got ""' in refused(capsys, words, "")
 
-    def test_json_lines_with_candidates(self, built, tmp_path, capsys):
-        figures, options = tmp_path / "figures.json", ["--num_drafts", 2, "--num_lengths", 2, "--n_best", 3]
-        content = b"eins zwei\n\ndrei\n"
-        _, lines, _ = translate(built, tmp_path, capsys, content, "--jsonl", *options, "--json", figures)
+    def test_json_lines_with_candidates(self, built, tmp_path, translate):
+        figures = tmp_path / "figures.json"
+        options = f"--jsonl --num_drafts 2 --num_lengths 2 --n_best 3 --json {figures}"
+        _, lines, _ = translate(built, b"eins zwei\n\ndrei\n", options)
         rows = [json.loads(line) for line in lines]
         assert rows == json.loads(figures.read_text())["translations"] and "candidates" not in rows[1]
         for row in (rows[0], rows[2]):
@@ -173,13 +177,12 @@ class TestTranslate:
             scores = [each["score"] for each in row["candidates"]][1:]  # the first may be one without broken bytes
             assert scores == sorted(scores, reverse=True)
 
-    def test_lines_are_split_into_sentences_and_joined(self, long, tmp_path, capsys):
+    def test_lines_are_split_into_sentences_and_joined(self, long, translate):
         content = b"Eins zwei.  Dr. Acht drei? Vier\n \nvier \n"
-        status, lines, errors = translate(long, tmp_path, capsys, content, "--split", "--trace")
+        status, lines, errors = translate(long, content, "--split --trace")
         assert status == 0 and len(lines) == 3 and lines[1] == ""
         assert errors.count("Dr. Acht drei?") == 1
-        options = ["--split", "--jsonl", "--n_best", 1]
-        rows = [json.loads(row) for row in translate(long, tmp_path, capsys, content, *options)[1]]
+        rows = [json.loads(row) for row in translate(long, content, "--split --jsonl --n_best 1")[1]]
         assert rows[2]["candidates"][0]["text"] == rows[2]["text"] == lines[2]
         parts = rows[0]["sentences"]
         assert [part["source"] for part in parts] == ["Eins zwei.", "Dr. Acht drei?", "Vier"]
@@ -189,22 +192,21 @@ class TestTranslate:
         mean = sum(part["score"] * part["length"] for part in parts) / rows[0]["length"]
         assert rows[0]["score"] == pytest.approx(mean)
 
-    def test_the_page_shows_the_first_translations(self, built, tmp_path, capsys, monkeypatch):
+    def test_the_page_shows_the_first_translations(self, built, tmp_path, monkeypatch, translate):
         monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
-        content = b"eins\nzwei\ndrei\n"
-        _, lines, errors = translate(built, tmp_path, capsys, content, "--html", tmp_path / "page.html")
+        _, lines, errors = translate(built, b"eins\nzwei\ndrei\n", f"--html {tmp_path}/page.html")
         assert len(lines) == 3 and "page.html shows the first 2 translations" in errors
         assert (tmp_path / "page.html").read_text().count("<article") == 2
 
-    def test_gin_of_one_call_does_not_reach_the_next(self, built, tmp_path, capsys):
-        translate(built, tmp_path, capsys, b"eins\n", "--gin.Decoding.batch_size=7")
-        refused(capsys, "translate", "--model", built / "model", "--gin.Decoding.num_steps=0")
-        assert translate(built, tmp_path, capsys, b"eins\n")[0] == 0
+    def test_gin_of_one_call_does_not_reach_the_next(self, built, capsys, translate):
+        translate(built, b"eins\n", "--gin.Decoding.batch_size=7")
+        refused(capsys, f"translate --model {built}/model --gin.Decoding.num_steps=0")
+        assert translate(built, b"eins\n")[0] == 0
 
-    def test_trace_and_html(self, long, tmp_path, capsys):
+    def test_trace_and_html(self, long, tmp_path, translate):
         page, figures = tmp_path / "page.html", tmp_path / "figures.json"
-        options = ["--trace", "--html", page, "--json", figures]
-        status, lines, errors = translate(long, tmp_path, capsys, b"eins <b> zwei\n\nvier\n", *options)
+        options = f"--trace --html {page} --json {figures}"
+        status, lines, errors = translate(long, b"eins <b> zwei\n\nvier\n", options)
         assert status == 0 and len(lines) == 3
         assert "eins <b> zwei" in errors and "vier" in errors
         html = page.read_text()
@@ -215,59 +217,55 @@ class TestTranslate:
 class TestAutoregressive:
     def test_translate(self, causal, tmp_path, capsys):
         (tmp_path / "in.txt").write_text("eins zwei\n\ndrei\n")
-        command = ["translate", "--model", causal, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
-        assert run(capsys, *command, "--beam", 2)[0] == 0
+        command = f"translate --model {causal} --input {tmp_path}/in.txt --output {tmp_path}/out.txt"
+        assert run(capsys, f"{command} --beam 2")[0] == 0
         lines = (tmp_path / "out.txt").read_text().split("\n")
         assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0] and lines[2]
-        assert "no steps to show" in refused(capsys, *command, "--trace")
+        assert "no steps to show" in refused(capsys, f"{command} --trace")
 
     @pytest.mark.parametrize(
-        "options", [["--num_steps", 4], ["--strategy", "padir"], ["--num_lengths", 1], ["--rerank", "own"]]
+        "option", ["--num_steps 4", "--strategy padir", "--num_lengths 1", "--length_normalization 1.0"]
     )
-    def test_options_of_drafts_are_refused_even_at_their_defaults(self, built, causal, capsys, options):
-        message = f"{options[0]} applies only to the mode refine"
-        assert message in refused(capsys, "translate", "--model", causal, *options)
-        data = ["--data", built / "data", "--split", "validation"]
-        assert message in refused(capsys, "evaluate", "--model", causal, *data, *options)
+    @pytest.mark.parametrize("command", ["translate", "evaluate --data {built}/data --split validation"])
+    def test_options_of_drafts_are_refused_even_at_their_defaults(self, built, causal, capsys, command, option):
+        errors = refused(capsys, f"{command.format(built=built)} --model {causal} {option}")
+        assert f"{option.split()[0]} applies only to the mode refine" in errors
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("options", "words"),
         [
-            (["--strategy", "guess"], "no strategy is called 'guess': known are padir"),
-            (["--gin_file", "no_such.gin"], "a gin file is missing"),
-            (["--gin_file", "configs"], "there is no configuration 'configs'"),
-            (["--gin_file", "README.md"], "--gin_file README.md cannot be read as gin configuration, line 3"),
-            (["--input", "no_such.txt"], "cannot read --input no_such.txt (No such file or directory)"),
-            (["--input", "."], "cannot read --input . (Is a directory)"),
-            (["--length_normalization", "nan"], "length_normalization must be in [0, 10], got nan"),
-            (["--rerank", "mbr"], "--rerank needs several hypotheses of a sentence, got 1"),
-            (
-                ["--n_best", 5, "--jsonl", "--num_lengths", 2, "--num_drafts", 2],
-                "n_best must be at most 4, the number of hypo",
-            ),
+            ("--strategy guess", "no strategy is called 'guess': known are padir"),
+            ("--gin_file no_such.gin", "a gin file is missing"),
+            ("--gin_file configs", "there is no configuration 'configs'"),
+            ("--gin_file README.md", "--gin_file README.md cannot be read as gin configuration, line 3"),
+            ("--input no_such.txt", "cannot read --input no_such.txt (No such file or directory)"),
+            ("--input .", "cannot read --input . (Is a directory)"),
+            ("--length_normalization nan", "length_normalization must be in [0, 10], got nan"),
+            ("--rerank mbr", "--rerank needs several hypotheses of a sentence, got 1"),
+            ("--n_best 5 --jsonl --num_lengths 2 --num_drafts 2", "n_best must be at most 4, the number of hypo"),
+            ("eins", "give TEXT or --input, not both"),
         ],
     )
-    def test_options_of_translate(self, built, tmp_path, capsys, arguments, message):
+    def test_options_of_translate(self, built, tmp_path, capsys, options, words):
         (tmp_path / "in.txt").write_text("eins\n")
-        out, figures = tmp_path / "out" / "out.txt", tmp_path / "figures.json"
-        source = [] if "--input" in arguments else ["--input", tmp_path / "in.txt"]
-        command = ["translate", "--model", built / "model", *source, *arguments]
-        assert message in refused(capsys, *command, "--output", out, "--json", figures)
-        assert not figures.exists() and not list(tmp_path.rglob("*out.txt*"))
+        source = "" if "--input" in options else f"--input {tmp_path}/in.txt"
+        places = f"--output {tmp_path}/out/out.txt --json {tmp_path}/figures.json"
+        assert words in refused(capsys, f"translate {options} --model {built}/model {source} {places}")
+        assert [path.name for path in tmp_path.rglob("*")] == ["in.txt"]
 
     def test_a_missing_gin_file_is_told_of_once(self, tmp_path, capsys, caplog):
         (tmp_path / "mine.gin").write_text("include 'nowhere.gin'\n")
         for name in ("nowhere.gin", tmp_path / "mine.gin"):
-            errors = refused(capsys, "translate", "--gin_file", name)
+            errors = refused(capsys, f"translate --gin_file {name}")
             assert "nowhere.gin" in errors and errors.count("\n") == 1
         assert not caplog.records  # gin would log every folder where the file is not
 
     def test_a_model_directory_that_is_not_whole(self, built, tmp_path, capsys):
         model = shutil.copytree(built / "model", tmp_path / "model")
         (model / "manifest.json").unlink()
-        assert "has no manifest.json: it is incomplete" in refused(capsys, "translate", "--model", model)
         (tmp_path / "w").write_text("weights?")
-        for name in (tmp_path / "w", tmp_path / "nowhere"):
-            assert f"there is no model directory {name}" in refused(capsys, "translate", "--model", name)
+        for name, words in (("model", "has no manifest.json: it is incomplete"), ("w", "there is no model directory")):
+            assert words in refused(capsys, f"translate --model {tmp_path}/{name}")
+        assert f"no model directory {tmp_path}/nowhere" in refused(capsys, f"translate --model {tmp_path}/nowhere")

@@ -7,9 +7,9 @@ import tarfile
 import zipfile
 
 import pytest
+from support.refusals import refuses
 
 from padir.data.archives import members
-from padir.errors import PadirError
 from padir.text.lines import lines_of
 
 TEXT = b"eins\nzwei\n"
@@ -100,7 +100,6 @@ REFUSED = {
     "a link in a zip archive": ("a.zip", zipped("a.de", attributes=0o120777), "link"),
     "members that overlap": ("a.zip", zipped("1/a.de", "2/a.de", change=overlapping), "overlap"),
     "a size that is too small": ("a.zip", zipped("a.de", change=patched(CENTRAL, 20, b"\5\0\0\0")), "not a whole zip"),
-    "another size": ("a.zip", zipped("a.de", change=patched(CENTRAL, 20, b"\5\0\0\0")), "not a whole zip"),
     "a zip archive in it": ("a.zip", zipped("a.zip"), "has no a.de"),
 }
 
@@ -112,10 +111,9 @@ def read(path):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_no_regular_member_is_refused(tmp_path, kind):
-    name, content, message = REFUSED[kind]
+    name, content, words = REFUSED[kind]
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(PadirError, match=message):
-        read(tmp_path / name)
+    refuses(read, words, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["/etc/a.de", "../../a.de", "x/../a.de"])
@@ -128,9 +126,6 @@ def test_places_of_members_are_only_names(tmp_path, name):
 
 
 def test_folders_and_other_links_are_left_out(tmp_path):
-    (tmp_path / "a.tgz").write_bytes(tar(name="b/x.de", type=tarfile.SYMTYPE, linkname="y", size=0))
-    with pytest.raises(PadirError, match="has no a.de: fetch http://wmt"):
-        read(tmp_path / "a.tgz")
-    (tmp_path / "a.tgz").write_bytes(tar(type=tarfile.DIRTYPE, size=0))
-    with pytest.raises(PadirError, match="has no a.de"):
-        read(tmp_path / "a.tgz")
+    for fields in ({"name": "b/x.de", "type": tarfile.SYMTYPE, "linkname": "y"}, {"type": tarfile.DIRTYPE}):
+        (tmp_path / "a.tgz").write_bytes(tar(**fields, size=0))
+        refuses(read, "has no a.de: fetch http://wmt", tmp_path / "a.tgz")

@@ -13,6 +13,7 @@ import types
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refuses
 
 from padir.data.sources import ParallelText, Source
 from padir.errors import PadirError
@@ -89,10 +90,14 @@ READ = {
 PACKED = {"": lambda b: b, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
-def source_of(folder, files, languages=("de", "en")):
+def source_of(folder, files):
     for name, content in files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return ParallelText("mine", *languages, train=[folder / name for name in files])
+    return ParallelText("mine", "de", "en", train=[folder / name for name in files])
+
+
+def pairs_of(folder, files):
+    return list(source_of(folder, files).pairs("train"))
 
 
 @pytest.mark.parametrize("suffix", PACKED)
@@ -109,37 +114,35 @@ def test_content_decides_and_not_the_name(tmp_path, pack):
     assert list(source_of(tmp_path, {"a.tsv": pack(TSV.encode())}).pairs("train")) == PAIRS
 
 
-def test_text_that_begins_like_xml_is_told_apart_at_once(tmp_path):
-    comments = 60 * "<!--x-->", 60 * "<?x?>"  # each of which once doubled the time
-    files = {"a.de": comments[0] + "\n", "a.en": comments[1] + "\n"}
-    assert list(source_of(tmp_path, files).pairs("train")) == [comments]
+COMMENTS = 60 * "<!--x-->", 60 * "<?x?>"  # each of which once doubled the time
 
 
-def test_two_columns_win_over_commas_in_the_text(tmp_path):
-    assert list(source_of(tmp_path, {"a.csv": "eins, zwei;one, two\n"}).pairs("train")) == [("eins, zwei", "one, two")]
+@pytest.mark.parametrize(
+    ("files", "pairs"),
+    [
+        ({"a.de": COMMENTS[0] + "\n", "a.en": COMMENTS[1] + "\n"}, [COMMENTS]),  # text that begins like XML
+        ({"a.csv": "eins, zwei;one, two\n"}, [("eins, zwei", "one, two")]),  # two columns win over commas in the text
+        ({"a.tsv": '"eins"\t"one"\n"zwei"\ttwo\n'}, [('"eins"', '"one"'), ('"zwei"', "two")]),  # quotes stay
+        ({"a.tsv": "eins\u2028noch\x85eins\tone\u2029\n"}, [("eins\u2028noch\x85eins", "one\u2029")]),
+        ({"a.csv": '"eins\r\nzwei","one\ntwo"\n'}, [("eins zwei", "one two")]),  # line breaks inside a field
+        ({"b.jsonl": '{"de": "drei\\nvier", "en": "three\\r\\nfour"}\n'}, [("drei vier", "three four")]),
+        ({"a.csv": "sep=;\nde;en\neins;one\n"}, [("eins", "one")]),  # the first line that Excel writes
+        ({"a.de": "x\ty\na\nb\nc\nd", "a.en": "l\nm\nn\no\np"}, [("x\ty", "l"), *zip("abcd", "mnop", strict=True)]),
+        (
+            {"a.tmx": tmx([[("de", "eins")], [("de-AT", "zwei <bpt>x</bpt><hi>drei</hi>"), ("en", "two\n three")]])},
+            [("eins", ""), ("zwei drei", "two three")],  # a unit without a side is an empty one
+        ),
+    ],
+)
+def test_what_is_text_stays_text(tmp_path, files, pairs):
+    assert pairs_of(tmp_path, files) == pairs
 
 
 def test_a_first_line_that_looks_like_a_header_is_told(tmp_path, caplog):
-    pairs = list(source_of(tmp_path, {"a.tsv": "Englisch\tDeutsch\n" + TSV}).pairs("train"))
+    pairs = pairs_of(tmp_path, {"a.tsv": "Englisch\tDeutsch\n" + TSV})
     assert pairs[0] == ("Englisch", "Deutsch") and "a.tsv: the first line (Englisch, Deutsch)" in caplog.text
     caplog.clear()
-    assert list(source_of(tmp_path, {"b.tsv": TSV}).pairs("train")) == PAIRS and not caplog.text
-
-
-def test_quotes_of_the_text_stay(tmp_path):
-    text = f'"eins"\t"one"\n"zwei"\ttwo\n{TSV}'
-    assert list(source_of(tmp_path, {"a.tsv": text}).pairs("train"))[0] == ('"eins"', '"one"')
-
-
-def test_separators_of_unicode_are_text(tmp_path):
-    text = "eins\u2028noch\x85eins\tone\u2029\n"
-    assert list(source_of(tmp_path, {"a.tsv": text}).pairs("train")) == [("eins\u2028noch\x85eins", "one\u2029")]
-
-
-def test_line_breaks_inside_a_field_are_spaces(tmp_path):
-    files = {"a.csv": '"eins\r\nzwei","one\ntwo"\n', "b.jsonl": '{"de": "drei\\nvier", "en": "three\\r\\nfour"}\n'}
-    expected = [("eins zwei", "one two"), ("drei vier", "three four")]
-    assert list(source_of(tmp_path, files).pairs("train")) == expected
+    assert pairs_of(tmp_path, {"b.tsv": TSV}) == PAIRS and not caplog.text
 
 
 def test_several_corpora_have_names(tmp_path):
@@ -149,27 +152,16 @@ def test_several_corpora_have_names(tmp_path):
     assert [each.name for each in found[2:]] == [f"{tmp_path / 'a.de'} {tmp_path / 'a.en'}", str(tmp_path / "a.xml")]
 
 
-def test_tabs_in_few_lines_are_text(tmp_path):
-    sources = ["x\ty", *"abcdefghijk"]
-    files = {"a.de": "\n".join(sources), "a.en": "\n".join("lmnopqrstuvw")}
-    assert [pair[0] for pair in source_of(tmp_path, files).pairs("train")] == sources
-
-
-def test_a_unit_without_a_side_is_an_empty_one(tmp_path):
-    units = [(("de", "eins"),), (("de-AT", "zwei <bpt>x</bpt><hi>drei</hi>"), ("en", "two\n three"), ("fr", "deux"))]
-    assert list(source_of(tmp_path, {"a.tmx": tmx(units)}).pairs("train")) == [("eins", ""), ("zwei drei", "two three")]
-
-
 def test_entities_are_their_characters(tmp_path):
     declared = '<!DOCTYPE tmx SYSTEM "x.dtd" [<!ENTITY firm "Müller KG"><!ENTITY eacute "&#233;">]>'
     text = tmx([(("de", "Caf&eacute; <hi>f&uuml;r</hi> &amp;eacute; &#8364;"), ("en", "&firm;&hellip;"))])
     for name, doctype in (("a", '<!DOCTYPE tmx SYSTEM "tmx14.dtd" [<!ENTITY firm "Müller KG">]>'), ("b", declared)):
         files = {f"{name}.tmx": text.replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', doctype)}
-        assert list(source_of(tmp_path, files).pairs("train")) == [("Café für &eacute; €", "Müller KG…")]
+        assert pairs_of(tmp_path, files) == [("Café für &eacute; €", "Müller KG…")]
     xml = '<!DOCTYPE dataset SYSTEM "x.dtd">' + wmt().replace(PAIRS[0][1], "caf&eacute;").partition("?>")[2]
     assert next(source_of(tmp_path, {"a.xml": xml}).pairs("train"))[1] == "café"
     tags = {"s.sgm": "<srcset><seg>a &eacute;&#999999999;&x;&#1;&#128;</seg>", "r.sgm": "<refset><seg>b</seg>"}
-    assert list(source_of(tmp_path, tags).pairs("train")) == [("a é&#999999999;&x;&#1;€", "b")]
+    assert pairs_of(tmp_path, tags) == [("a é&#999999999;&x;&#1;€", "b")]
 
 
 LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 30))
@@ -188,8 +180,7 @@ LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 30))
 def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
     doctype = f'<!DOCTYPE tmx SYSTEM "tmx14.dtd" [{declared}]>'
     text = tmx([(("de", f"eins &{name};"), ("en", "one"))]).replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', doctype)
-    with pytest.raises(PadirError, match=f"a.tmx, line 1: the entity &{name}; has no plain text: write"):
-        list(source_of(tmp_path, {"a.tmx": text}).pairs("train"))
+    refuses(pairs_of, f"a.tmx, line 1: the entity &{name}; has no plain text: write", tmp_path, {"a.tmx": text})
 
 
 @pytest.mark.parametrize(
@@ -209,11 +200,11 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
         ({"de.srt": "1\n00:00:01,000 --> 00:00:02,000\neins\n", "en.srt": ""}, "de.srt is a file of subtitles"),
         (
             {"a.en": PLAIN[1], "a.de.gz": gzip.compress(PLAIN[0].encode())},
-            "languages de-en: expected a file in de, got .*a.en, which is named for en: name the source first",
+            "languages de-en: expected a file in de, got ... a.en, which is named for en: name the source first",
         ),
-        ({"a.fr": PLAIN[0], "a.en": PLAIN[1]}, "expected a file in de, got .*a.fr, which is named for fr"),
-        ({"a.de": PLAIN[0], "a.fr": PLAIN[1]}, "expected a file in en, got .*a.fr, which is named for fr"),
-        ({"a.eng": PLAIN[1], "a.deu": PLAIN[0]}, "expected a file in de, got .*a.eng, which is named for eng"),
+        ({"a.fr": PLAIN[0], "a.en": PLAIN[1]}, "expected a file in de, got ... a.fr, which is named for fr"),
+        ({"a.de": PLAIN[0], "a.fr": PLAIN[1]}, "expected a file in en, got ... a.fr, which is named for fr"),
+        ({"a.eng": PLAIN[1], "a.deu": PLAIN[0]}, "expected a file in de, got ... a.eng, which is named for eng"),
         ({"a.sgm": "eins"}, "is not SGM or XML, despite its name"),
         ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),
         ({"a.jsonl": '{"de": "a", "en": "b"}\n{"de": "a"'}, "line 2: not a JSON object"),
@@ -225,7 +216,7 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
             )
             for value in ("3", "0", "false", "true", "[]", "{}", "0.0")
         ),
-        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: .* without surrogates"),
+        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: ... without surrogates"),
         (
             {"a.jsonl": '{"de": "a", "de": "b", "en": "c"}\n'},
             "a.jsonl, line 1: the key 'de' stands twice in one object",
@@ -238,10 +229,10 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
         ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is not a whole XML file"),
         (
             {"a.tmx": "<tmx>\n<tu>caf&eacute;</tu></tmx>"},
-            "a.tmx is not a whole XML .*Entity 'eacute' not defined, line 2",
+            "a.tmx is not a whole XML ... Entity 'eacute' not defined, line 2",
         ),
         ({"a.xml": wmt(ref="fr")}, "document 'a': expected a <ref> in en, got one in fr"),
-        ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "do not match .a 3, a 4"),
+        ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "do not match (a 3, a 4"),
         ({"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset") * 2}, "segment 1 of document a twice"),
         ({"a.xml": wmt().replace('id="2"', 'id="1"')}, "document 'a' has a segment of <src> twice"),
         ({"ref.sgm": sgm(1, language="en"), "src.sgm": sgm(0)}, "ref.sgm is in en: give a file in de"),
@@ -249,14 +240,14 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
         ({"s.sgm": "<srcset>eins</seg>", "r.sgm": ""}, "s.sgm: </seg> after segment none"),
         ({"s.sgm": "<srcset><seg id='1'>eins", "r.sgm": ""}, "s.sgm ends inside segment 1"),
         ({"s.sgm": b"<srcset><seg>\xff</seg>", "r.sgm": ""}, "s.sgm is not a whole SGM file"),
-        ({"src.sgm": sgm(0)}, "src.sgm has one side of a corpus .SGM."),
-        ({"a.de": PLAIN[0], "a.tsv": TSV}, "a.de has one side of a corpus .lines without tabs."),
+        ({"src.sgm": sgm(0)}, "src.sgm has one side of a corpus (SGM)"),
+        ({"a.de": PLAIN[0], "a.tsv": TSV}, "a.de has one side of a corpus (lines without tabs)"),
         ({"a.tsv": TSV, "b.tsv": ""}, "b.tsv is empty"),
+        ({"a.xml": b"<dataset><doc>\xff</doc></dataset>"}, "a.xml is not a whole XML file"),  # another encoding
     ],
 )
 def test_what_is_not_read_is_refused_by_name(tmp_path, files, message):
-    with pytest.raises(PadirError, match=message):
-        list(source_of(tmp_path, files).pairs("train"))
+    refuses(pairs_of, message, tmp_path, files)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +256,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, files, message):
 )
 def test_names_that_fit_the_languages_or_none_are_read(tmp_path, names):
     """Suffixes such as src are codes of rare languages, too."""
-    assert len(list(source_of(tmp_path, dict(zip(names, PLAIN, strict=True))).pairs("train"))) > 1
+    assert len(pairs_of(tmp_path, dict(zip(names, PLAIN, strict=True)))) > 1
 
 
 @pytest.mark.parametrize(
@@ -275,8 +266,9 @@ def test_names_that_fit_the_languages_or_none_are_read(tmp_path, names):
 def test_a_missing_package_is_named(tmp_path, monkeypatch, name, content, package):
     for module in ("pyarrow", "pyarrow.parquet", "compression.zstd", "backports.zstd"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(PadirError, match=f"{name} is a .* file, which needs the package {package}: pip install"):
-        list(source_of(tmp_path, {name: content}).pairs("train"))
+    refuses(
+        pairs_of, f"{name} is a ... file, which needs the package {package}: pip install", tmp_path, {name: content}
+    )
 
 
 class TestParquet:
@@ -310,19 +302,13 @@ class TestParquet:
         ],
     )
     def test_what_is_no_sentence_is_refused(self, tmp_path, columns, message):
-        with pytest.raises(PadirError, match=message):
-            self.pairs(tmp_path, columns, compression="zstd")
+        refuses(self.pairs, message, tmp_path, columns, compression="zstd")
 
 
 def test_zstd_is_read_where_a_module_is(tmp_path, monkeypatch):
     module = types.SimpleNamespace(open=lambda file, mode: io.BytesIO(TSV.encode()))
     monkeypatch.setitem(sys.modules, "compression.zstd", module)
-    assert list(source_of(tmp_path, {"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}).pairs("train")) == PAIRS
-
-
-def test_xml_in_another_encoding_than_it_says_is_damaged(tmp_path):
-    with pytest.raises(PadirError, match="a.xml is not a whole XML file"):
-        list(source_of(tmp_path, {"a.xml": b"<dataset><doc>\xff</doc></dataset>"}).pairs("train"))
+    assert pairs_of(tmp_path, {"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}) == PAIRS
 
 
 @settings(deadline=None, max_examples=60)
@@ -343,10 +329,3 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     except PadirError:
         return
     assert pairs and not any("\n" in text for pair in pairs for text in pair)
-
-
-def test_the_first_line_that_excel_writes_is_no_pair(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("sep=;\nde;en\nDas Haus ist alt.;The house is old.\n")
-    pairs = ParallelText("excel", "de", "en", train=path).pairs("train")
-    assert list(pairs) == [("Das Haus ist alt.", "The house is old.")]

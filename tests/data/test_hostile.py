@@ -10,6 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 
 from padir.data.archives import members
 from padir.data.sources import ParallelText
@@ -126,15 +127,14 @@ def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, name, begin, pa
     limit = 1 << 18
     monkeypatch.setattr("padir.text.lines.LONGEST_LINE", limit)
     pairs = text(tmp_path / f"{name}.gz", begin + part * (10 * limit // len(part)))
-    with pytest.raises(PadirError, match=f"{name}.gz, .* [12]: more than 262,144 bytes are too long"):
-        list(pairs())
+    refuses(lambda: list(pairs()), f"{name}.gz, ... : more than 262,144 bytes are too long")
     assert peak(functools.partial(outcome, pairs)) < 24 * limit
 
 
 def test_text_of_sgm_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("padir.data.markup._LARGEST_SGM", 1_000)
-    with pytest.raises(PadirError, match=r"a.sgm.gz: more than 1,000 bytes"):
-        list(text(tmp_path / "a.sgm.gz", SGM + "\n" * 100_000)())
+    pairs = text(tmp_path / "a.sgm.gz", SGM + "\n" * 100_000)
+    refuses(lambda: list(pairs()), "a.sgm.gz: more than 1,000 bytes")
 
 
 def test_equal_texts_of_parquet_stand_once(tmp_path):

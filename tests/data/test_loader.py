@@ -1,11 +1,13 @@
 import dataclasses
 import itertools
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 from support.small_corpus import Listed, Numbers
 
 from padir.data.loader import default_source_length, make_loader
@@ -14,13 +16,11 @@ from padir.data.prepare import prepare
 from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
 from padir.data.records import read_flat
 from padir.data.sources import multi30k
-from padir.errors import PadirError
 from padir.storage.files import write_json
 from padir.storage.manifest import FileSum, sealed
 from padir.text.tokenizer import train
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
-BATCHES = {"pack": Batching(rows=4, row_length=32), "bucket": Batching(rows=4, row_length=32, mode="bucket")}
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,16 @@ def prepared(tmp_path_factory, tokenizer):
     directory = tmp_path_factory.mktemp("prepared") / "numbers"
     prepare(Numbers(), tokenizer, directory, records_per_shard=70, progress=False)
     return directory
+
+
+@pytest.fixture
+def loader(prepared):
+    """A function that makes a loader of the prepared corpus."""
+
+    def loader(mode="pack", sizes={}, **settings):  # noqa: B006
+        return make_loader(prepared, Batching(**{"rows": 4, "row_length": 32, "mode": mode} | sizes), **settings)
+
+    return loader
 
 
 def segments(batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -44,12 +54,17 @@ def same(a, b) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
 
 
-def test_a_packed_row_by_hand(tmp_path, tokenizer):
-    prepare(Listed((("eins zwei", "one two"), ("drei", "three"))), tokenizer, tmp_path / "out", progress=False)
+@pytest.fixture(scope="module")
+def two_pairs(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("pairs") / "two"
+    prepare(Listed((("eins zwei", "one two"), ("drei", "three"))), tokenizer, folder, progress=False)
+    return folder
+
+
+def test_a_packed_row_by_hand(two_pairs, tokenizer):
     batching = Batching(rows=1, row_length=8, source_row_length=8, max_segments=2)
-    batch = next(make_loader(tmp_path / "out", batching, seed=None))
-    eins, zwei, drei = (tokenizer.encode(word)[0] for word in ("eins", "zwei", "drei"))
-    one, two, three = (tokenizer.encode(word)[0] for word in ("one", "two", "three"))
+    batch = next(make_loader(two_pairs, batching, seed=None))
+    eins, zwei, drei, one, two, three = tokenizer.encode("eins zwei drei one two three")
     length = tokenizer.ids.length
     assert {name: array.tolist() for name, array in batch.items()} == {
         "source_BS": [[length, eins, zwei, 1, length, drei, 1, 0]],
@@ -60,19 +75,18 @@ def test_a_packed_row_by_hand(tmp_path, tokenizer):
     assert all(array.dtype == np.int32 for array in batch.values())
 
 
-def test_a_bucket_by_hand(tmp_path, tokenizer):
-    prepare(Listed((("eins zwei", "one two"), ("drei", "three"))), tokenizer, tmp_path / "out", progress=False)
+def test_a_bucket_by_hand(two_pairs, tokenizer):
     batching = Batching(rows=1, row_length=16, source_row_length=16, mode="bucket")
-    batch = next(make_loader(tmp_path / "out", batching, length_token=False, seed=None))
-    eins, zwei, drei = (tokenizer.encode(word)[0] for word in ("eins", "zwei", "drei"))
+    batch = next(make_loader(two_pairs, batching, length_token=False, seed=None))
+    eins, zwei, drei = tokenizer.encode("eins zwei drei")
     assert batch["source_BS"].tolist() == [[eins, zwei, 1, 0, 0, 0, 0, 0], [drei, 1, 0, 0, 0, 0, 0, 0]]
     assert batch["target_segment_BL"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("mode", PLANS)
 @pytest.mark.parametrize("seed", [None, 0])
-def test_an_epoch_holds_every_pair_once(prepared, tokenizer, mode, seed):
-    batches = make_loader(prepared, BATCHES[mode], seed=seed, num_epochs=1)
+def test_an_epoch_holds_every_pair_once(loader, tokenizer, mode, seed):
+    batches = loader(mode, seed=seed, num_epochs=1)
     got = Counter(pair for batch in batches for pair in segments(batch))
     encode, length = tokenizer.encode, tokenizer.ids.length
     expected = Counter(((length, *encode(de), 1), (*encode(en), 1)) for de, en in Numbers().pairs("train"))
@@ -82,8 +96,8 @@ def test_an_epoch_holds_every_pair_once(prepared, tokenizer, mode, seed):
 
 
 @pytest.mark.parametrize("mode", PLANS)
-def test_segments_are_runs_from_1_and_padding_is_0(prepared, mode):
-    for batch in make_loader(prepared, BATCHES[mode], num_epochs=1):
+def test_segments_are_runs_from_1_and_padding_is_0(loader, mode):
+    for batch in loader(mode, num_epochs=1):
         for tokens, segment in (("source_BS", "source_segment_BS"), ("target_BL", "target_segment_BL")):
             np.testing.assert_array_equal(batch[tokens] == 0, batch[segment] == 0)
             for row in batch[segment]:
@@ -92,30 +106,27 @@ def test_segments_are_runs_from_1_and_padding_is_0(prepared, mode):
         np.testing.assert_array_equal(batch["source_segment_BS"].max(1), batch["target_segment_BL"].max(1))
 
 
-def test_max_segments(prepared):
-    def most(**arguments) -> int:
-        batches = make_loader(prepared, Batching(rows=4, row_length=64, **arguments), num_epochs=1)
-        return max(batch["target_segment_BL"].max() for batch in batches)
+def test_max_segments(loader):
+    def most(**sizes) -> int:
+        return max(batch["target_segment_BL"].max() for batch in loader(sizes={"row_length": 64} | sizes, num_epochs=1))
 
     assert most(max_segments=3) == 3
     assert 3 < most() <= 8  # an eighth of the row
 
 
 @pytest.mark.parametrize("mode", PLANS)
-def test_batches_follow_from_the_seed(prepared, mode):
-    first, second, other = (
-        list(itertools.islice(make_loader(prepared, BATCHES[mode], seed=seed), 5)) for seed in (3, 3, 4)
-    )
+def test_batches_follow_from_the_seed(loader, mode):
+    first, second, other = (list(itertools.islice(loader(mode, seed=seed), 5)) for seed in (3, 3, 4))
     assert all(map(same, first, second))
     assert not any(map(same, first, other))
 
 
-def test_epochs_are_shuffled_differently_and_over_all_shards(prepared):
-    two_epochs = make_loader(prepared, BATCHES["pack"], num_epochs=2)
+def test_epochs_are_shuffled_differently_and_over_all_shards(loader):
+    two_epochs = loader(num_epochs=2)
     pairs = [pair for batch in two_epochs for pair in segments(batch)]
     first, second = pairs[:300], pairs[300:]
     assert first != second and Counter(first) == Counter(second)
-    in_order = make_loader(prepared, BATCHES["pack"], num_epochs=1, seed=None)
+    in_order = loader(num_epochs=1, seed=None)
     number = {pair: i for i, batch in enumerate(in_order) for pair in segments(batch)}
     early = [number[pair] for pair in first[:40]]
     assert min(early) < 4 and max(early) > 14  # of 18 batches, read from 5 files
@@ -123,59 +134,59 @@ def test_epochs_are_shuffled_differently_and_over_all_shards(prepared):
 
 @pytest.mark.parametrize("mode", PLANS)
 @pytest.mark.parametrize("after_epoch", [None, -1, 0, 1, 20])
-def test_a_restored_iterator_goes_on_exactly(prepared, mode, after_epoch):
+def test_a_restored_iterator_goes_on_exactly(loader, mode, after_epoch):
     """The state is taken at the start, and before, at and after the end of the first epoch."""
-    per_epoch = sum(1 for _ in make_loader(prepared, BATCHES[mode], seed=5, num_epochs=1))
-    batches = make_loader(prepared, BATCHES[mode], seed=5)
+    per_epoch = sum(1 for _ in loader(mode, seed=5, num_epochs=1))
+    batches = loader(mode, seed=5)
     for _ in range(0 if after_epoch is None else per_epoch + after_epoch):
         next(batches)
     state = json.loads(json.dumps(batches.get_state()))
     expected = list(itertools.islice(batches, per_epoch + 2))
-    restored = make_loader(prepared, BATCHES[mode], seed=5)
+    restored = loader(mode, seed=5)
     next(restored)  # one that is under way already
     restored.set_state(state)
     assert restored.get_state() == state
     assert all(map(same, expected, itertools.islice(restored, per_epoch + 2)))
 
 
-def test_a_state_of_other_batches_is_refused(prepared):
-    state = make_loader(prepared, BATCHES["pack"], seed=5).get_state()
-    small, tall, wide = (Batching(rows=4, row_length=32), Batching(rows=8, row_length=32), Batching(4, 40))
-    for batching, change in [
-        (small, {"seed": 6}),
-        (small, {"seed": None}),
-        (small, {"length_token": False}),
-        (tall, {}),
-        (wide, {}),
-    ]:
-        with pytest.raises(PadirError, match="the loader's saved state belongs to other data"):
-            make_loader(prepared, batching, **{"seed": 5} | change).set_state(state)
+@pytest.mark.parametrize(
+    ("sizes", "change"),
+    [
+        ({}, {"seed": 6}),
+        ({}, {"seed": None}),
+        ({}, {"length_token": False}),
+        ({"rows": 8}, {}),
+        ({"row_length": 40}, {}),
+    ],
+)
+def test_a_state_of_other_batches_is_refused(loader, sizes, change):
+    other = loader(sizes=sizes, **{"seed": 5} | change)
+    refuses(other.set_state, "the loader's saved state belongs to other data", loader(seed=5).get_state())
 
 
 def test_a_state_of_another_share_of_placeholders_is_refused(tokenizer, tmp_path):
     """The pairs are the same, and their tokens and lengths are not."""
     for share in (0.3, 0.5):
         prepare(Numbers(), tokenizer, tmp_path / str(share), placeholders=share, progress=False)
-    loaders = [make_loader(tmp_path / str(share), BATCHES["pack"], seed=5) for share in (0.3, 0.5)]
-    with pytest.raises(PadirError, match="the loader's saved state belongs to other data"):
-        loaders[1].set_state(loaders[0].get_state())
+    one, other = (make_loader(tmp_path / str(share), Batching(4, 32), seed=5) for share in (0.3, 0.5))
+    refuses(other.set_state, "the loader's saved state belongs to other data", one.get_state())
 
 
 @pytest.mark.parametrize("mode", PLANS)
-def test_processes_share_every_batch(prepared, mode):
-    whole = make_loader(prepared, BATCHES[mode], row_multiple=2)
-    shards = [make_loader(prepared, BATCHES[mode], shard=(i, 2)) for i in range(2)]
+def test_processes_share_every_batch(loader, mode):
+    whole = loader(mode, row_multiple=2)
+    shards = [loader(mode, shard=(i, 2)) for i in range(2)]
     for batch in itertools.islice(whole, 80):
         parts = [next(shard) for shard in shards]
         for key, array in batch.items():
             np.testing.assert_array_equal(array, np.concatenate([part[key] for part in parts]))
 
 
-def test_bucket_shapes_come_from_a_small_set(prepared):
-    batching = Batching(rows=4, row_length=24, source_row_length=32, mode="bucket")
-    batches = list(make_loader(prepared, Batching(4, 24, source_row_length=32, mode="bucket"), num_epochs=1))
+def test_bucket_shapes_come_from_a_small_set(loader):
+    sizes = {"row_length": 24, "source_row_length": 32}
+    batches = list(loader("bucket", sizes, num_epochs=1))
     shapes = {(*batch["source_BS"].shape, batch["target_BL"].shape[1]) for batch in batches}
-    assert shapes <= set(batching.shapes()) and len(shapes) > 1
+    assert shapes <= set(Batching(4, mode="bucket", **sizes).shapes()) and len(shapes) > 1
     assert sum(not batch["target_segment_BL"].max(1).all() for batch in batches) <= 1  # not full
 
 
@@ -219,23 +230,24 @@ def test_default_source_length():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "arguments", "message"),
+    ("sizes", "arguments", "words"),
     [
         ({"row_length": 12}, {}, "row_length must be at least 13 for the longest target of train, got 12"),
-        ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*max_source_tokens=12"),
+        ({"source_row_length": 13}, {}, "source_row_length must be at least 14 ... got 13: ... max_source_tokens=12"),
         ({}, {"split": "test"}, "has no split 'test': use one of train, validation"),
         ({"mode": "sort"}, {}, "mode must be one of pack, bucket, got 'sort'"),
         ({"rows": 0}, {}, "rows must be at least 1"),
         ({"rows": 3}, {"shard": (0, 2)}, "rows must be a multiple of row_multiple, 2, got 3"),
         ({"max_segments": 0}, {}, "max_segments must be at least 1, got 0"),
-        ({}, {"shard": (1, 1)}, r"shard must be .*, got \(1, 1\)"),
-        ({}, {"seed": -1}, "seed must be in .0, 4294967295., got -1: use None"),
+        ({}, {"shard": (1, 1)}, "shard must be ... , got (1, 1)"),
+        ({}, {"seed": -1}, "seed must be in ... , got -1: use None"),
         ({}, {"num_epochs": 0}, "num_epochs must be at least 1, got 0: use None"),
+        *(({size: 10**9}, {}, "must be of at most 67,108,864 positions, got") for size in ("rows", "row_length")),
+        ({"source_row_length": 10**9}, {}, "a batch must be of at most 67,108,864 positions, got"),
     ],
 )
-def test_bad_arguments(prepared, sizes, arguments, message):
-    with pytest.raises(PadirError, match=message):
-        make_loader(prepared, Batching(**{"rows": 4, "row_length": 32} | sizes), **arguments)
+def test_bad_arguments(loader, sizes, arguments, words):
+    refuses(loader, words, sizes=sizes, **arguments)
 
 
 @pytest.mark.slow
@@ -256,10 +268,7 @@ def test_multi30k_is_packed_to_nine_tenths(tmp_path):
     assert target >= 0.95 and source >= 0.85  # measured: 0.978 and 0.887
 
 
-@pytest.mark.parametrize("sizes", [{"rows": 10**9}, {"row_length": 10**9}, {"source_row_length": 10**9}])
-def test_a_batch_of_more_positions_than_memory_is_refused(sizes):
-    with pytest.raises(PadirError, match="a batch must be of at most 67,108,864 positions, got"):
-        Batching(**sizes).resolved(sizes.get("source_row_length", 128))
+FORGED = "a record must be a pair of 2 and 2 ids below 400: prepare the folder again"
 
 
 def int32(*numbers):
@@ -281,11 +290,10 @@ def int32(*numbers):
     ],
 )
 def test_a_forged_record_is_refused(record):
-    with pytest.raises(PadirError, match="a record must be a pair of 2 and 2 ids below 400: prepare the folder again"):
-        read_flat(Stored([record]), [0], np.array([[2, 2]]), 400, "a folder")
     good, lengths = int32(1, 1, 300, 301, 1), np.array([[1, 3], [2, 2], [1, 3]])
-    with pytest.raises(PadirError, match="a record must be a pair of 2 and 2 ids below 400: prepare the folder again"):
-        read_flat(Stored([good, record, good]), [0, 1, 2], lengths, 400, "a folder")
+    for records, place in (([record], slice(1, 2)), ([good, record, good], slice(3))):
+        numbers = [*range(len(records))]
+        refuses(read_flat, FORGED, Stored(records), numbers, lengths[place], 400, "a folder")
 
 
 def test_records_read_at_once_are_those_read_one_by_one():
@@ -306,12 +314,12 @@ class Stored(list):
         return [self[number] for number in numbers]
 
 
-def test_a_record_of_a_folder_is_compared_with_its_lengths(tmp_path, tokenizer):
-    prepare(Listed((("eins zwei", "one two"), ("drei", "three"))), tokenizer, tmp_path / "out", progress=False)
-    path = tmp_path / "out" / "train.lengths.npy"
+def test_a_record_of_a_folder_is_compared_with_its_lengths(tmp_path, two_pairs):
+    folder = shutil.copytree(two_pairs, tmp_path / "out")
+    path = folder / "train.lengths.npy"
     np.save(path, np.load(path)[::-1])
-    manifest = PreparedManifest.read(tmp_path / "out")
+    manifest = PreparedManifest.read(folder)
     files = manifest.files | {path.name: FileSum.of(path)}
-    write_json(tmp_path / "out" / "manifest.json", sealed(dataclasses.replace(manifest, files=files).to_json()))
-    with pytest.raises(PadirError, match="a record must be a pair of 2 and 2 ids"):
-        next(make_loader(tmp_path / "out", Batching(rows=1, row_length=8), seed=None))
+    write_json(folder / "manifest.json", sealed(dataclasses.replace(manifest, files=files).to_json()))
+    batches = make_loader(folder, Batching(rows=1, row_length=8), seed=None)
+    refuses(lambda: next(batches), "a record must be a pair of 2 and 2 ids")

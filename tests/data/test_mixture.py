@@ -6,12 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 from support.small_corpus import Listed, small_tokenizer
 
 from padir.data import Batching, Mixture, load_manifest
 from padir.data.loader import make_loader
 from padir.data.prepare import prepare
-from padir.errors import PadirError
 from padir.text.tokenizer import train
 
 RAW = (("eins", "one"), ("zwei", "two"), ("drei", "three"))
@@ -84,8 +84,7 @@ class TestBatches:
         state = make_loader(mixture(folders, 1, 2), Batching(2, 16)).get_state()
         swapped = Mixture((str(folders / "other"), str(folders / "raw")), (1, 2))
         for data in (mixture(folders), mixture(folders, 2, 2), swapped, folders / "raw"):
-            with pytest.raises(PadirError, match="the loader's saved state belongs to other data"):
-                make_loader(data, Batching(2, 16)).set_state(state)
+            refuses(make_loader(data, Batching(2, 16)).set_state, "belongs to other data", state)
 
 
 class TestRefused:
@@ -99,18 +98,21 @@ class TestRefused:
         ],
     )
     def test_numbers(self, names, weights, message):
-        with pytest.raises(PadirError, match=message):
-            Mixture(names, weights)
+        refuses(Mixture, message, names, weights)
 
-    def test_another_vocabulary(self, folders, tmp_path):
-        prepare(
-            Listed(RAW),
-            train(["eins zwei drei one two three"] * 9, tmp_path / "v", size=274),
-            tmp_path / "x",
-            progress=False,
-        )
-        with pytest.raises(PadirError, match="x has another vocabulary than .*raw .*: mix folders"):
-            Mixture((str(folders / "raw"), str(tmp_path / "x"))).manifests("train")
+    @pytest.mark.parametrize(
+        ("other", "split", "words"),
+        [
+            ({}, "train", "new has another vocabulary than ... raw ... : mix folders"),
+            ({"source_language": "nl"}, "train", "has other languages than ... nl-en, not de-en"),
+            ({"splits": ("train",)}, "validation", "new has no split 'validation': use one of train"),
+        ],
+    )
+    def test_folders_that_do_not_fit(self, tokenizer, folders, tmp_path, other, split, words):
+        if not other:
+            tokenizer = train(["eins zwei drei one two three"] * 9, tmp_path / "v", size=274)
+        prepare(Listed(RAW, **other), tokenizer, tmp_path / "new", progress=False)
+        refuses(Mixture((str(folders / "raw"), str(tmp_path / "new"))).manifests, words, split)
 
     def test_a_vocabulary_whose_checksum_begins_alike(self, folders, monkeypatch):
         """Messages show the first digits of the checksum; the comparison takes all of them."""
@@ -123,16 +125,4 @@ class TestRefused:
             return dataclasses.replace(manifest, vocabulary=other)
 
         monkeypatch.setattr("padir.data.prepared.load_manifest", alike)
-        with pytest.raises(PadirError, match="other has another vocabulary than .*raw"):
-            mixture(folders).manifests("train")
-
-    def test_other_languages(self, tokenizer, folders, tmp_path):
-        prepare(Listed(RAW, source_language="nl"), tokenizer, tmp_path / "nl", progress=False)
-        with pytest.raises(PadirError, match="has other languages than .*nl-en, not de-en"):
-            Mixture((str(folders / "raw"), str(tmp_path / "nl"))).manifests("train")
-
-    def test_a_split_that_one_lacks(self, tokenizer, folders, tmp_path):
-        bare = Listed(RAW, splits=("train",))
-        prepare(bare, tokenizer, tmp_path / "bare", progress=False)
-        with pytest.raises(PadirError, match="bare has no split 'validation': use one of train"):
-            Mixture((str(folders / "raw"), str(tmp_path / "bare"))).manifests("validation")
+        refuses(mixture(folders).manifests, "other has another vocabulary than ... raw", "train")

@@ -4,9 +4,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 
 from padir.data.sources import SOURCES, ParallelText, get_source, multi30k, sacrebleu_set
-from padir.errors import PadirError
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
 
@@ -35,16 +35,15 @@ def test_byte_order_mark_and_missing_last_newline(tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        (b"1\n2\n3\n4\n", b"1\n2\n", "a.de has 4 lines but .*a.en has 2"),
-        (b"1\n", b"1\n2\n3\n", "a.de has 1 lines but .*a.en has 3"),
-        (b"", b"1\n", "a.de has 0 lines but .*a.en has 1"),
+        (b"1\n2\n3\n4\n", b"1\n2\n", "a.de has 4 lines but ... a.en has 2"),
+        (b"1\n", b"1\n2\n3\n", "a.de has 1 lines but ... a.en has 3"),
+        (b"", b"1\n", "a.de has 0 lines but ... a.en has 1"),
         (b"", b"", "a.de is empty"),
-        (b"1\nna\xefve\n", b"1\n2\n", "a.de, line 2: not UTF-8 .* at byte 2 .*iconv"),
+        (b"1\nna\xefve\n", b"1\n2\n", "a.de, line 2: not UTF-8 ... at byte 2 ... iconv"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, source, target, message):
-    with pytest.raises(PadirError, match=message):
-        list(text(tmp_path, source, target).pairs("train"))
+    refuses(lambda: list(text(tmp_path, source, target).pairs("train")), message)
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path):
@@ -57,26 +56,37 @@ def test_a_pipe_is_read_like_a_file(tmp_path):
     writer.join()
 
 
-def test_missing_files_and_splits(tmp_path):
-    with pytest.raises(PadirError, match="mine train: no file .*nowhere.de"):
-        ParallelText("mine", "de", "en", train=(tmp_path / "nowhere.de", tmp_path / "nowhere.en"))
-    with pytest.raises(PadirError, match="mine has no files"):
-        ParallelText("mine", "de", "en")
-    with pytest.raises(PadirError, match="mine has no split 'dev': use one of train"):
-        text(tmp_path, b"1\n", b"1\n").pairs("dev")
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda folder: ParallelText("mine", "de", "en", train=(folder / "no.de", folder)),
+            "mine train: no file ... no.de",
+        ),
+        (lambda _: ParallelText("mine", "de", "en"), "mine has no files"),
+        (lambda folder: text(folder, b"1\n", b"1\n").pairs("dev"), "mine has no split 'dev': use one of train"),
+        (lambda folder: sacrebleu_set("wmt14", "de", "fr", folder), "SacreBLEU's wmt14 must be ... , got 'de-fr'"),
+        (lambda folder: sacrebleu_set("wmt99", "de", "en", folder), "SacreBLEU has no set 'wmt99'"),
+        (
+            lambda folder: sacrebleu_set("wmt14/full", "de", "en", folder),
+            "SacreBLEU's wmt14/full is not in ... : run `sacrebleu -t wmt14/full -l de-en",
+        ),
+        (
+            lambda folder: get_source("multi30k_de_en", folder),
+            "neither ... train.de.gz nor ... train.de exists ... github.com/multi30k/dataset",
+        ),
+        (lambda _: get_source("multi30k"), "unknown source 'multi30k': known are toy_de_en, multi30k_de_en"),
+    ],
+)
+def test_what_is_not_there_is_told(tmp_path, call, words):
+    refuses(call, words, tmp_path)
 
 
 def test_sets_of_sacrebleu_are_read_where_they_are(tmp_path):
-    with pytest.raises(PadirError, match="SacreBLEU's wmt14/full is not in .*: run `sacrebleu -t wmt14/full -l de-en"):
-        sacrebleu_set("wmt14/full", "de", "en", tmp_path)
     (tmp_path / "wmt14/full").mkdir(parents=True)
     for side, content in {"src": b"eins\n", "ref": b"one\n", "docid": b"a\n"}.items():
         write(tmp_path / "wmt14/full" / f"wmt14_full.de-en.{side}", content)
     assert list(sacrebleu_set("wmt14/full", "de", "en", tmp_path).pairs("test")) == [("eins", "one")]
-    with pytest.raises(PadirError, match="languages of SacreBLEU's wmt14 must be one of .*, got 'de-fr'"):
-        sacrebleu_set("wmt14", "de", "fr", tmp_path)
-    with pytest.raises(PadirError, match="SacreBLEU has no set 'wmt99'"):
-        sacrebleu_set("wmt99", "de", "en", tmp_path)
 
 
 def test_multi30k_takes_plain_and_zipped_files(tmp_path):
@@ -88,16 +98,6 @@ def test_multi30k_takes_plain_and_zipped_files(tmp_path):
     assert source.splits == ("train", "validation", "test")
     assert list(source.pairs("validation")) == [("valid en", "valid de")]
     assert list(multi30k(tmp_path).pairs("test")) == [("test de", "test en")]
-
-
-def test_a_set_without_data_says_where_to_get_it(tmp_path):
-    with pytest.raises(PadirError, match="neither .*train.de.gz nor .*train.de exists.*github.com/multi30k/dataset"):
-        get_source("multi30k_de_en", tmp_path)
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(PadirError, match="unknown source 'multi30k': known are toy_de_en, multi30k_de_en"):
-        get_source("multi30k")
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the checkout")

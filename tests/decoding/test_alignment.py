@@ -10,7 +10,6 @@ from support.tiny_model import random_translator
 from padir import Translator
 from padir.cli import main
 from padir.decoding.alignment import _by_unit, _links_of, ends, words
-from padir.errors import PadirError
 from padir.text.marks import units
 
 PAIRS = [
@@ -45,9 +44,9 @@ def test_shipped_models_align_plain_sentences(model):
     )
 
 
-@pytest.mark.parametrize("sizes", [{}, {"readout": "ctc", "dual": True, "max_length": 48}])
+@pytest.mark.parametrize("sizes", [{}, {"readout": "ctc", "dual": True, "max_length": 16}])
 def test_a_translation_has_links_on_request(tokenizer, sizes):
-    translator = random_translator(tokenizer, **sizes)
+    translator = random_translator(tokenizer, **{"max_length": 8} | sizes)
     plain, asked = (translator.translate(["eins zwei", ""], align=align) for align in (False, True))
     assert [dataclasses.replace(each, alignment=None) for each in asked] == plain
     assert [each.alignment for each in plain] == [None, None] and asked[1].alignment == ()
@@ -79,18 +78,9 @@ def test_the_command_writes_links(tmp_path, capsys):
     assert "--align writes the links of a whole line in JSON: give --jsonl" in capsys.readouterr().err
 
 
-def test_a_text_that_is_too_long_is_cut_only_on_request(tokenizer):
+def test_a_text_that_is_too_long_is_cut_on_request(tokenizer):
     translator, long = random_translator(tokenizer, max_length=20), "eins " * 40
-    for pair, message in (([long], ["one"]), "text 1 has "), ((["eins"], ["one " * 40]), "target 1 has "):
-        with pytest.raises(PadirError, match=message + "[0-9]* tokens, the model takes 19: .* .truncate=True"):
-            translator.align(*pair)
+    for pair in ([long], ["one"]), (["eins"], ["one " * 40]):
         assert len(translator.align(*pair, truncate=True)) == 1
     (result,) = translator.translate([long], align=True, truncate=True)
     assert result.truncated and result.alignment
-
-
-def test_what_cannot_be_aligned_is_refused(tokenizer):
-    with pytest.raises(PadirError, match="2 sources need 2 targets, got 1"):
-        random_translator(tokenizer).align(["eins", "zwei"], ["one"])
-    with pytest.raises(PadirError, match="a CTC model cannot align words"):
-        random_translator(tokenizer, readout="ctc", max_length=48).align(["eins"], ["one"])

@@ -12,13 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 from support.tiny_model import random_translator
 
-from padir.decoding.options import Decoding, default_decoding, option_table
-from padir.decoding.translator import Translator
+from padir.decoding.fit import default_decoding
+from padir.decoding.options import Decoding
 from padir.errors import PadirError
+from padir.models.directory import ModelCard
+from padir.options import OPTIONS
 from padir.refinement import Threshold
 from padir.storage.files import write_text
+from padir.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 TEXTS = ["eins"]
@@ -71,8 +75,7 @@ def test_arguments_of_other_types_are_refused_by_name(dual, tmp_path, monkeypatc
 @pytest.mark.parametrize("call", [Translator.load, lambda path: write_text(path, "a"), "save"])
 def test_a_path_that_no_file_can_have_is_refused(dual, tmp_path, monkeypatch, call, path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PadirError, match="text that can name a file or folder, got"):
-        (dual.save if call == "save" else call)(path)
+    refuses(lambda: (dual.save if call == "save" else call)(path), "text that can name a file or folder, got")
     assert not [*tmp_path.iterdir()]
 
 
@@ -86,7 +89,7 @@ def test_the_table_has_every_public_method():
     assert public - {"pipeline", "side"} == CALLS.keys() - {"__init__"}
 
 
-OPTIONS = {
+HOSTILE = {
     "placeholders": [
         None,
         5,
@@ -105,55 +108,58 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", option_table())
+@pytest.mark.parametrize("name", OPTIONS)
 def test_options_of_other_types_or_sizes_are_refused_by_name(name):
-    hostile = [5.5j, object(), math.nan, math.inf, -1, 10**400, {1: 2}, *OPTIONS.get(name, [])]
+    hostile = [5.5j, object(), math.nan, math.inf, -1, 10**400, {1: 2}, *HOSTILE.get(name, [])]
     for value in hostile:
-        with pytest.raises(PadirError) as error:
-            Decoding(**{name: value})
-        assert name in str(error.value) and len(str(error.value)) < 2_500
+        assert len(str(refuses(lambda value=value: Decoding(**{name: value}), name))) < 2_500
 
 
 def test_work_beyond_all_patience_is_refused():
-    assert Decoding(num_lengths=64, num_drafts=64, beam=4_096, num_steps=256).num_drafts == 64
+    assert Decoding(num_lengths=64, num_drafts=64, num_steps=256).num_drafts == 64 and Decoding(beam=4_096)
     for name, options in {
         "num_drafts x num_lengths x prefix_beam": {"num_lengths": 64, "num_drafts": 65},
         "beam": {"beam": 4_097},
         "n_best": {"n_best": 4_097},
         "num_steps x num_drafts x num_lengths x prefix_beam": {"num_lengths": 64, "num_drafts": 64, "num_steps": 257},
     }.items():
-        with pytest.raises(PadirError) as error:
-            Decoding(**options)
-        assert error.value.what == name
+        assert refuses(Decoding, name, **options).what == name
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_lengths": 64, "num_drafts": 2}, "num_drafts x num_lengths x prefix_beam"),
-        ({"beam": 65}, "beam"),
-        ({"n_best": 65}, "n_best"),
-        ({"num_steps": 2_049, "num_lengths": 2}, "num_steps x"),
-        ({"temperature": 1e30}, "temperature"),
-        ({"length_normalization": 10**400}, "length_normalization"),
-        ({"length_normalization": 11}, "length_normalization"),
-        *(({"placeholders": value}, "placeholders") for value in ([5], [None], None, 5, [[]], "[a-z]")),
-        ({"placeholders": ["tags", "x"]}, "placeholders"),
-        ({"strategy": {"name": "padir"}}, "strategy"),
-        ({"mode": ["causal"]}, "mode"),
-        ({"x" * 10**6: 1}, "xxx"),
-        ({"self": 1}, "self"),
-        ({"card_options": {}}, "card_options"),
-    ],
-)
+# Options of a card, and the words of their refusal.
+OF_CARDS = [
+    ({"num_lengths": 64, "num_drafts": 2}, "num_drafts x num_lengths x prefix_beam"),
+    *(({"beam": value}, "beam") for value in (65, 10**9)),
+    *(({"n_best": value}, "n_best") for value in (65, 10**6)),
+    *(({"num_steps": value, "num_lengths": 2}, "num_steps") for value in (0, 2_049, 2**31 - 1)),
+    ({"temperature": 1e30}, "temperature"),
+    *(({"length_normalization": value}, "length_normalization") for value in (10**400, 11, 1e308, "x")),
+    ({"length_penalty": 1e308}, "length_penalty"),
+    *(({"placeholders": value}, "placeholders") for value in ([5], [None], None, 5, [[]], "[a-z]", ["tags", "x"])),
+    ({"strategy": {"name": "padir"}}, "strategy"),
+    ({"mode": ["causal"]}, "mode"),
+    ({"num_lengths": "3"}, "num_lengths"),
+    ({"drop_repeats": "no"}, "drop_repeats"),
+    ({"batch_size": 10**9}, "batch_size"),
+    ({"seed": 3}, "seed"),
+    ({"num_drafts": 4096}, "num_drafts"),
+    *(({"rerank": value}, "rerank") for value in ("/tmp", "gs://a/b", ["de_en"])),
+    *(({"shortlist": value}, "shortlist") for value in ("/etc/passwd", "mbr")),
+    *(({name: {}}, name[:3]) for name in ("x" * 10**6, "self", "card_options", "top_j")),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), OF_CARDS)
 def test_a_card_cannot_ask_for_more_than_a_strangers_due(dual, options, words):
-    assert (
-        default_decoding(dataclasses.replace(dual.card, decoding={"num_lengths": 64, "beam": 64, "n_best": 64})).beam
-        == 64
-    )
-    with pytest.raises(PadirError, match="the model's card has wrong decoding options") as error:
-        default_decoding(dataclasses.replace(dual.card, decoding=options))
-    assert words in str(error.value) and len(str(error.value)) < 2_500
+    most = {"num_lengths": 64, "beam": 64, "n_best": 64}
+    assert default_decoding(dataclasses.replace(dual.card, decoding=most)).beam == 64
+    card = ModelCard.from_json(dual.card.to_json() | {"decoding": options})
+    said = refuses(Translator, f"card has wrong decoding options ... {words}", dual.params, card, dual.tokenizer)
+    assert len(str(said)) < 2_500
+
+
+def test_decoding_options_of_a_card_are_named(dual):
+    refuses(ModelCard.from_json, "model.json", dual.card.to_json() | {"decoding": [1]})
 
 
 def test_a_kind_named_twice_is_looked_for_once():

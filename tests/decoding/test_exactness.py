@@ -16,8 +16,9 @@ import pytest
 from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
-from padir.decoding.batches import Candidate, SourceBatch
-from padir.decoding.pipeline import PROGRAMS
+from padir.decoding.candidates import Candidate
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.programs import PROGRAMS
 from padir.refinement import Padir, refine
 
 TIED = 1e-4  # a difference of two logits that means nothing in float32
@@ -30,15 +31,17 @@ def plainly(model, params, source_BS, length, strategy, corruption):
     """One sentence and one length, nothing padded: the loop over whole logits; and the logits of all that it saw."""
     encoded, cross_kv = drafts.encode(model, params, source_BS)
     one, draw = jnp.full((1, 1), length), jnp.zeros((1, 1), jnp.int32)
-    tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, source_BS, one, draw)
+    tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, source_BS, one, draw, STEPS, Decoding().seed)
     options = drafts.RefineOptions(length, strategy, corruption)
-    key_R, canvas, _ = drafts.lay_out(model, params, tried, options, Decoding().seed)
+    key_R, canvas, _ = drafts.lay_out(model, params, tried, options)
 
     def logits(tokens_BL):
         seen = tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
         return model.bind({"params": params}).decode(*seen).logits_BLV
 
-    refined = refine(key_R, canvas, lambda canvas: logits(canvas.tokens_BL), strategy, num_steps=STEPS, trace=True)
+    refined = refine(
+        key_R, canvas, lambda canvas: logits(canvas.tokens_BL), strategy, num_steps=STEPS, traced_steps=STEPS
+    )
     return refined.tokens_TBL, jax.lax.map(logits, refined.tokens_TBL[:-1])
 
 
@@ -51,11 +54,11 @@ def closest(logits_LV, ids):
 def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     """How many rows (sentences x lengths) are decoded, and how many of them part from the plain loop at a tie."""
     decoding = translator.resolved(Decoding(mode="refine", num_steps=STEPS, strategy=Padir(), batch_size=len(texts)))
-    pipeline = translator.pipeline(decoding, trace=True)
+    refiner = translator.refiner(decoding, trace=True)
     sources, _ = translator.loaded.source_tokens(texts, truncate=False)
-    batch = pipeline.encode(SourceBatch(texts, sources))
+    batch = refiner.encode([*map(SourceSentence, texts, sources)])
     tried = [[Candidate(length, 0) for length in LENGTHS]] * len(sources)
-    tokens_TRL = np.asarray(pipeline.refine(batch, tried).trace_TRL[0])
+    tokens_TRL = np.asarray(refiner.refine(batch, tried).trace_TRL[0])
     ties = 0
     for row, (number, length) in enumerate(itertools.product(range(len(sources)), LENGTHS)):
         tokens_T1L, logits_T1LV = plainly(

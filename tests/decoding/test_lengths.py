@@ -5,8 +5,7 @@ import random
 import jax.numpy as jnp
 import pytest
 
-from padir import Decoding, PadirError
-from padir.decoding.batches import candidate_rows, candidates
+from padir.decoding.candidates import candidate_rows, candidates
 
 
 @pytest.mark.parametrize(
@@ -31,12 +30,3 @@ def test_arrays_hold_the_same_candidates():
         length_BN, draw_BN = candidate_rows(jnp.array([lengths]), num_drafts, longest)
         rows = zip(length_BN[0].tolist(), draw_BN[0].tolist(), strict=True)
         assert list(dict.fromkeys(rows)) == [each[:2] for each in candidates(lengths, num_drafts, longest)]
-
-
-@pytest.mark.parametrize(
-    "many", [{"num_drafts": 10**6}, {"num_lengths": 5_000}, {"num_drafts": 100, "num_lengths": 50}]
-)
-def test_more_drafts_than_memory_are_refused(many):
-    with pytest.raises(PadirError) as error:
-        Decoding(**many)
-    assert (error.value.what, error.value.expected) == ("num_drafts x num_lengths x prefix_beam", "in [0, 4096]")

@@ -32,9 +32,15 @@ def refinement(vocab_size, kept=None, positional=True):
         encoded, cross_kv = encode(model, params, source_BS)
         return cross_kv, encoded.segment_BS, source_BS
 
-    inputs = DraftInputs(*jax.eval_shape(memory, params, ints((ROWS, LENGTH))), ints((ROWS, 1)), ints((ROWS, 1)))
-    kept_v = None if kept is None else ints((kept,))
-    return refine_drafts.trace(model, params, inputs, options=OPTIONS, num_steps=ints(()), seed=ints(()), kept_v=kept_v)
+    inputs = DraftInputs(
+        *jax.eval_shape(memory, params, ints((ROWS, LENGTH))),
+        length_BN=ints((ROWS, 1)),
+        draw_BN=ints((ROWS, 1)),
+        num_steps=ints(()),
+        seed=ints(()),
+        kept_v=None if kept is None else ints((kept,)),
+    )
+    return refine_drafts.trace(model, params, inputs, options=OPTIONS)
 
 
 @functools.cache

@@ -12,10 +12,11 @@ from support.tiny_model import random_translator
 
 from padir.data.prepare import prepare
 from padir.data.prepared import LengthLimits
-from padir.decoding import Decoding, Translator
+from padir.decoding import Decoding
 from padir.decoding.loaded import LoadedModel
 from padir.models.directory import ModelCard
-from padir.serve.messages import Limits, Request
+from padir.serve.messages import Limits, TranslateRequest
+from padir.translator import Translator
 
 ODD = odd_lines(2_000)
 
@@ -51,7 +52,7 @@ def test_every_command_reads_the_same_ids(tmp_path, monkeypatch, tokenizer, tran
     engine.state = "ready"
     for way in (
         translator.translate,
-        lambda texts: engine.prepare(Request(tuple(texts))),
+        lambda texts: engine.prepare(TranslateRequest(tuple(texts))),
     ):
         read.clear()
         with pytest.raises(Recorded):
@@ -64,7 +65,7 @@ def test_what_stood_around_comes_back(translator):
     (plain,) = translator.translate(["eins zwei drei"], options)
     (odd,) = translator.translate(["\t- **eins\u00a0zwei drei** \U0001f600"], options)
     assert odd.text == f"\t- **{plain.text}** \U0001f600"
-    assert odd.candidates == tuple((f"\t- **{text}** \U0001f600", score) for text, score in plain.candidates)
+    assert odd.candidates == plain.rewritten(lambda text: f"\t- **{text}** \U0001f600").candidates
     assert dataclasses.replace(odd, text="", candidates=(), whole_text="") == dataclasses.replace(
         plain, text="", candidates=(), whole_text=""
     )
@@ -124,7 +125,7 @@ def test_the_server_reads_and_restores_as_the_translator(translator):
     try:
         while not engine.ready:
             assert engine.failure is None
-        _, sentences = engine.prepare(Request(texts))
+        _, sentences = engine.prepare(TranslateRequest(texts))
         served = [future.result(60) for future in engine.submit(sentences)]
     finally:
         engine.close()

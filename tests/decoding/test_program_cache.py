@@ -7,10 +7,11 @@ import time
 import jax
 import jax.numpy as jnp
 import pytest
+from support.refusals import refuses
 from support.tiny_model import random_translator
 
 import padir
-from padir import Decoding, PadirError
+from padir import Decoding
 from padir.decoding.program_cache import ProgramCache, mappings
 from padir.measuring import benchmark
 
@@ -70,15 +71,14 @@ def test_dropping_frees_mappings():
 @pytest.mark.slow
 def test_a_benchmark_never_times_compiling(tokenizer, monkeypatch):
     translator = random_translator(tokenizer)
-    monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 1))
+    monkeypatch.setattr("padir.decoding.programs.PROGRAMS.mappings", lambda: (1, 1))
     systems = benchmark.systems([("tiny", translator)], [Decoding(num_steps=1)])
     batches = [
         benchmark.TimedBatch(("one",)),
         benchmark.TimedBatch(("one two three four five six seven eight nine ten",)),
     ]
-    with pytest.raises(PadirError, match="1 systems and 2 batches need more compiled programs"):
-        benchmark.measure(systems, batches, repeats=1)
-    monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 10))
+    refuses(benchmark.measure, "1 systems and 2 batches need more compiled", systems, batches, repeats=1)
+    monkeypatch.setattr("padir.decoding.programs.PROGRAMS.mappings", lambda: (1, 10))
     for batch in batches:  # one after the other they fit: those of the first do not count for the second
         assert benchmark.measure(systems, [batch], repeats=1)
 
@@ -118,8 +118,7 @@ class TestCompileCache:
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         jax.config.update("jax_compilation_cache_dir", chosen)
-        with pytest.raises(padir.PadirError, match="no_such_model"):
-            padir.Translator.load(tmp_path / "no_such_model")
+        refuses(padir.Translator.load, "no_such_model", tmp_path / "no_such_model")
         expected = str(tmp_path / "padir" / "jax") if chosen is None else chosen
         assert jax.config.jax_compilation_cache_dir == expected
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from numpy.testing import assert_array_equal
 from support.many_devices import SETTINGS, Processes, prepared, training
 
 from padir.models.directory import load_model
@@ -63,7 +64,7 @@ def assert_same_state(folder, other, step):
     found, expected = state_of(folder, step), state_of(other, step)
     assert found.keys() == expected.keys() and len(found) > 50
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert_array_equal(found[name], array, err_msg=name)
 
 
 @pytest.mark.slow
@@ -95,12 +96,12 @@ def test_two_processes_read_what_they_and_others_wrote(data, run, by_both, tmp_p
     alone = started_with(tmp_path / "alone", by_both, 4)
     train(data, str(alone), whole)
     params, expected = load_model(alone)[0], Checkpoints(by_both / "checkpoints").params(4)
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    jax.tree.map(assert_array_equal, params, expected)
     train(data, str(tmp_path / "one"), whole)
     for name, source in (("again", by_both), ("ones", tmp_path / "one")):
         folder = run(started_with(tmp_path / name, source, 4), "train.num_steps=4", SHARED, *sharding)
         expected = Checkpoints(source / "checkpoints").params(4)
-        jax.tree.map(np.testing.assert_array_equal, load_model(folder)[0], expected)
+        jax.tree.map(assert_array_equal, load_model(folder)[0], expected)
 
 
 TWELVE = ("train.num_steps=12", "Intervals.checkpoint=1", FSDP, SHARED)

@@ -1,8 +1,8 @@
 """Figures by source length, and the picture of them."""
 
 import pytest
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.evaluation import Evaluation, TestSet
 from padir.evaluation.report import Bucket, by_length, edges, plot
 
@@ -51,6 +51,6 @@ def test_the_picture(tmp_path):
 
 def test_without_matplotlib_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(PadirError, match=r"need matplotlib: pip install 'padir\[plot\]'"):
-        plot({"a": by_length(TEST_SET, EVALUATION)}, tmp_path / "x.png")
+    curves = {"a": by_length(TEST_SET, EVALUATION)}
+    refuses(plot, "need matplotlib: pip install 'padir[plot]'", curves, tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()

@@ -3,12 +3,13 @@
 import dataclasses
 
 import pytest
+from support.refusals import refuses
 from support.small_corpus import Numbers
 from support.tiny_model import random_model_dir, random_translator
 
-from padir import Decoding, PadirError, Translator
+from padir import Decoding
 from padir.data.prepare import prepare
-from padir.interop.ctranslate2 import CTranslate2Translator
+from padir.interop.ctranslate2 import in_ctranslate2, version
 from padir.jobs import Teacher, distill
 
 pytest.importorskip("ctranslate2")
@@ -23,7 +24,7 @@ def translator(tokenizer):
 
 def test_translations_are_padirs(translator):
     ours = translator.translate(SENTENCES, GREEDY, truncate=True)
-    theirs = CTranslate2Translator(translator, "float32").translate(SENTENCES, GREEDY, truncate=True)
+    theirs = in_ctranslate2(translator, "float32").translate(SENTENCES, GREEDY, truncate=True)
     assert [each.truncated for each in theirs] == [each.truncated for each in ours] == [False, False, False, True]
     for mine, its in zip(ours, theirs, strict=True):
         assert (its.text, its.length) == (mine.text, mine.length)
@@ -31,24 +32,23 @@ def test_translations_are_padirs(translator):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "words"),
     [
-        ({"temperature": 1.0}, "runs only greedy and beam search"),
-        ({"target_lengths": [4]}, "takes no target_lengths"),
-        ({"trace": True}, "records no trace"),
-        ({"precision": "int8"}, "does not support padir's precision"),
+        ({"temperature": 1.0}, "only greedy and beam search"),
+        ({"target_lengths": [4]}, "ends itself"),
+        ({"template": "one ___"}, "no target_lengths and no template"),
+        ({"trace": True}, "no trace"),
+        ({"precision": "int8"}, "precision"),
     ],
     ids=str,
 )
-def test_what_it_refuses(translator, changes, message):
-    with pytest.raises(PadirError, match=message):
-        CTranslate2Translator(translator, "int8").translate(["eins"], GREEDY, **changes)
+def test_what_it_refuses(translator, changes, words):
+    refuses(lambda: in_ctranslate2(translator, "int8").translate(["eins"], GREEDY, **changes), words)
 
 
-def test_a_dual_model_is_refused(tmp_path):
-    model = random_model_dir(tmp_path, dual=True, length_head="affine")
-    with pytest.raises(PadirError, match="convert an autoregressive model"):
-        CTranslate2Translator(Translator.load(model), "float32")
+def test_a_dual_model_is_refused(tokenizer):
+    dual = random_translator(tokenizer, dual=True)
+    refuses(in_ctranslate2, "convert an autoregressive model", dual, "float32")
 
 
 def test_a_distillation_names_the_engine(tmp_path, translator):
@@ -56,8 +56,8 @@ def test_a_distillation_names_the_engine(tmp_path, translator):
     folder = random_model_dir(tmp_path / "teacher", causal=True, encoder_layers=2, decoder_layers=2)
     decoding = dataclasses.replace(GREEDY, batch_size=4)
     padirs = Teacher.load(folder)
-    engine = CTranslate2Translator(padirs.translator, "float32")
-    teachers = [dataclasses.replace(padirs, translator=engine, engine=engine.name), padirs]
+    engine = in_ctranslate2(padirs.translator, "float32")
+    teachers = [dataclasses.replace(padirs, translator=engine, engine=version("float32")), padirs]
     manifests = [
         distill(teacher, tmp_path / "data", tmp_path / str(i), decoding, progress=False)
         for i, teacher in enumerate(teachers)

@@ -12,16 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.chromium import PROGRAM, opened, served
+from support.refusals import refuses
 from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError, Translator
-from padir.decoding.batches import Candidate, SourceBatch, choose
+from padir import Decoding, Translator
+from padir.decoding.candidates import Candidate
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.reading import read
 from padir.decoding.refine_batch import Drafts, lay_out, refine_drafts
 from padir.decoding.translation import clean, without_repeats
+from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.models import save_model
 from padir.models.length import LengthOutput
-from padir.readout import Ctc
+from padir.readout import READOUTS
 from padir.refinement import Mask
 from padir.refinement.loop import advance, begin
 from padir.refinement.scores import Output
@@ -35,7 +39,7 @@ EVERYDAY = (ROOT / "tests" / "support" / "everyday_de.txt").read_text().splitlin
 TEXTS = [*EVERYDAY, *(f"{one} {EVERYDAY[(i * 7 + k) % 50]}" for k in range(1, 6) for i, one in enumerate(EVERYDAY))]
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 NUMBERS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)]
-CTC = {"readout": "ctc", "strategy": Ctc.strategy, "dual": True, "max_length": 48}
+CTC = {"readout": "ctc", "strategy": READOUTS["ctc"].strategy, "dual": True, "max_length": 48}
 MIXED = 3.0  # at this penalty on the blank, a CTC model without training writes both blanks and pieces
 LOADER = """
 import * as ort from {ort!r};
@@ -54,29 +58,30 @@ class Programs:
         how = ort.SessionOptions()
         how.intra_op_num_threads = 1
         self.run = {path.stem: ort.InferenceSession(path, how).run for path in folder.glob("*.onnx")}
-        self.pipeline = translator.pipeline(translator.decoding)
+        self.refiner = translator.refiner(translator.resolved(translator.decoding))
 
     def __call__(self, texts):
         """(text, passes) of each sentence; shorter and longer ones are in other batches."""
         results = {}
-        for some in sorted_batches(range(len(texts)), self.pipeline.decoding.batch_size, lambda i: len(texts[i])):
+        for some in sorted_batches(range(len(texts)), self.refiner.decoding.batch_size, lambda i: len(texts[i])):
             results |= zip(some, self._batch([texts[i] for i in some]), strict=True)
         return [results[i] for i in range(len(texts))]
 
     def _batch(self, texts):
-        pipeline, loaded = self.pipeline, self.pipeline.loaded
-        batch = pipeline.encode(SourceBatch(texts, loaded.source_tokens(texts, True)[0]))
+        refiner, loaded, decoding = self.refiner, self.refiner.loaded, self.refiner.decoding
+        sources = [*map(SourceSentence, texts, loaded.source_tokens(texts, True)[0])]
+        batch = refiner.encode(sources)
         *log_prob_BM, memory = self.run["encode"](None, {"source_BS": batch.source_BS})
         inputs = {"source_BS": batch.source_BS, "memory": memory}
         if log_prob_BM:
             length = LengthOutput(jnp.asarray(log_prob_BM[0])[:, None])
-            batch = dataclasses.replace(batch, encoded=dataclasses.replace(batch.encoded, length=length))
+            batch = batch._replace(encoded=dataclasses.replace(batch.encoded, length=length))
         else:
-            inputs["blank_penalty"] = np.array(pipeline.decoding.blank_penalty, np.float32)
-        tried = pipeline.try_lengths(batch)
-        drafts, how = pipeline._refine_arguments(batch, tried)
+            inputs["blank_penalty"] = np.array(decoding.blank_penalty, np.float32)
+        tried = refiner.try_lengths(sources, batch)
+        drafts, options = refiner._arguments(batch, tried)
         params, drafts = jax.tree.map(jnp.asarray, (loaded.converted, drafts))
-        key_R, canvas, _ = lay_out(loaded.model, params, drafts, how["options"], how["seed"])
+        key_R, canvas, _ = lay_out(loaded.model, params, drafts, options)
 
         def decoder(canvas):
             shape = canvas.tokens_BL.shape
@@ -85,14 +90,18 @@ class Programs:
             logits_BLV = jnp.zeros((*shape, canvas.ids.num_embeddings))
             return Output(logits_BLV, found_BL=tuple(jnp.asarray(x).reshape(shape) for x in found))
 
-        strategy, num_steps = how["options"].strategy, how["num_steps"]
+        strategy, num_steps = decoding.strategy, decoding.num_steps
         state = begin(key_R, canvas, strategy, num_steps)
         while state.step < num_steps and not state.canvas.done_B.all():
             state = advance(state, decoder, strategy, num_steps)
-        score_R = (state.canvas.score_BL * canvas.free_BL).sum(-1)
+        score_R = (state.canvas.score_BL * canvas.editable_BL).sum(-1)
         ends = drafts.length_BN.reshape(-1), score_R, state.passes_B, ~state.canvas.done_B
-        refined = on_host(Drafts(state.canvas.tokens_BL, canvas.free_BL, *ends, trace_TRL=None))
-        return [(each.text, each.passes) for each in choose(loaded, pipeline.decoding, batch, tried, refined)]
+        refined = on_host(Drafts(state.canvas.tokens_BL, canvas.editable_BL, *ends, trace_TRL=None))
+        written = Written(refiner.hypotheses(sources, batch, tried, refined), batch)
+        made = read(
+            loaded, sources, written, decoding.ranker, n_best=0, batch_size=decoding.batch_size, shapes=Shapes()
+        )
+        return [(each.text, each.passes) for each in made]
 
 
 def in_node(folder, asked, code):
@@ -106,10 +115,9 @@ def in_node(folder, asked, code):
 
 @pytest.fixture(scope="module")
 def shipped():
-    """de_en with the weights and the mode that an export has."""
+    """de_en with the weights that an export has."""
     loaded = Translator.load("de_en")
-    card = dataclasses.replace(loaded.card, decoding=loaded.card.decoding | {"mode": "refine"})
-    return Translator(jax.tree.map(jnp.asarray, rounded(loaded.params)), card, loaded.tokenizer)
+    return Translator(jax.tree.map(jnp.asarray, rounded(loaded.params)), loaded.card, loaded.tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -133,12 +141,12 @@ def aligning(tokenizer, tmp_path_factory):
 
 def repaired(translator, text, length, pins):
     """The tokens of a draft after each pass in which tokens were frozen before the first."""
-    pipeline, loaded = translator.pipeline(translator.decoding, trace=True), translator.loaded
-    batch = pipeline.encode(SourceBatch([text], loaded.source_tokens([text], False)[0]))
-    inputs, how = pipeline._refine_arguments(batch, [[Candidate(length, 0)]])
-    fixed_RL = np.zeros((1, how["options"].max_target_length), np.int32)
+    refiner, loaded = translator.refiner(translator.resolved(translator.decoding), trace=True), translator.loaded
+    (tokens,), _ = loaded.source_tokens([text], False)
+    inputs, options = refiner._arguments(refiner.encode([SourceSentence(text, tokens)]), [[Candidate(length, 0)]])
+    fixed_RL = np.zeros((1, options.max_target_length), np.int32)
     fixed_RL[0, list(pins)] = list(pins.values())
-    refined = refine_drafts(loaded.model, loaded.converted, inputs._replace(fixed_RL=fixed_RL), **how)
+    refined = refine_drafts(loaded.model, loaded.converted, inputs._replace(fixed_RL=fixed_RL), options)
     return refined.trace_TRL[0][: int(refined.passes_R[0]) + 1, 0, :length].tolist()
 
 
@@ -182,7 +190,7 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
     same = Translator(rounded(made.params), made.card, made.tokenizer)
     run, (source, target) = Programs(tmp_path / "out", same).run, (NUMBERS[11:12], NUMBERS[4:7])
     source_BS = np.array(same.loaded.source_tokens(source, False)[0], np.int32)
-    target_BNL = pad_rows(same.loaded.tokens(target, False, "target")[0], 8)[None]
+    target_BNL = pad_rows(same.loaded.target_tokens(target, False)[0], 8)[None]
     *_, memory = run["encode"](None, {"source_BS": source_BS})
     (log_prob_BN,) = run["score"](None, {"source_BS": source_BS, "memory": memory, "target_BNL": target_BNL})
     expected = [each.log_prob for each in same.score(source * 3, target)]
@@ -193,7 +201,7 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
     ("sizes", "options", "message"),
     [
         ({"causal": True}, {}, "needs the mode refine"),
-        ({"length_head": "affine"}, {}, 'needs the length head "token" with length_unit=1, or a canvas of one length'),
+        ({"length_unit": 2}, {}, 'needs the length head "token" with length_unit=1, or a canvas of one length'),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
         ({}, {"rerank": "mbr", "num_lengths": 2}, "only the rules 'own' and"),
@@ -203,8 +211,7 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
 )
 def test_refuses_what_the_loop_lacks(tokenizer, tmp_path, sizes, options, message):
     made = random_translator(tokenizer, **sizes)
-    with pytest.raises(PadirError, match=message):
-        export_onnx(made, tmp_path / "out", Decoding(**options))
+    refuses(export_onnx, message, made, tmp_path / "out", Decoding(**options))
     assert not (tmp_path / "out").exists()
 
 
@@ -287,8 +294,8 @@ def test_page_in_chromium(folder, shipped):
             pieces, _ = expected.trace[1]
             first = [i for i, piece in enumerate(pieces) if i == 0 or piece.startswith("▁") or piece == "</s>"]
             pins = {i: shipped.tokenizer.pieces.index(pieces[i]) for i in range(first[1], first[2])}
-            tokens = np.array(repaired(shipped, text, expected.length, pins)[-1])
-            kept = without_repeats(tokens, np.arange(tokens.size) < tokens.size - 1, shipped.tokenizer.copied)
+            *tokens, _ = repaired(shipped, text, expected.length, pins)[-1]
+            kept = without_repeats(tokens, shipped.tokenizer.copied)
             assert page(PIN.format(number=1)) == clean(shipped.tokenizer.decode(kept), text)
             assert "left-to-right" in page("return document.getElementById('rule').textContent")
         assert page("return document.documentElement.scrollWidth") == 390

@@ -1,5 +1,6 @@
 """The loop in JavaScript with programs whose answers are known: it needs Node alone, neither npm nor ONNX Runtime."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -15,13 +16,14 @@ from support.fakes import keys
 from support.odd_text import odd_lines
 from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError
-from padir.decoding import CausalScore, OwnScore, option_table
-from padir.decoding.batches import candidates
+from padir import PadirError
+from padir.decoding import CausalScore
+from padir.decoding.candidates import candidates
 from padir.decoding.translation import clean, one_line
 from padir.interop import onnx
 from padir.models.length import LengthOutput, top_lengths
-from padir.readout import Ctc
+from padir.options import OPTIONS
+from padir.readout import READOUTS
 from padir.refinement import Output, Padir, from_tokens, refine
 from padir.text.ids import EOS
 from padir.text.normalise import normalised
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node
 
 FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_onnx.mjs"
 LOOP = Path(onnx.__file__).with_name("padir.mjs")
-CTC = {"readout": "ctc", "strategy": Ctc.strategy, "dual": True}
+CTC = {"readout": "ctc", "strategy": READOUTS["ctc"].strategy, "dual": True}
 TEXT = "sechs drei neun"
 A, B, C = 280, 281, 282  # pieces
 SEVEN = 3 + ord("7")  # a byte piece, of which each is a digit
@@ -54,7 +56,7 @@ def aligning(tokenizer):
 
 def described(translator, **options):
     """The content of export.json."""
-    decoding = onnx._exportable(translator, translator.refining.changed(**options))
+    decoding = onnx._exportable(translator, translator.decoding.changed(**options))
     programs = ["encode", "refine", *["score"] * translator.card.config.dual]
     return json.loads(json.dumps(onnx._describe(translator, decoding, programs), allow_nan=False))
 
@@ -67,8 +69,14 @@ def run(description, calls, **answers):
     return json.loads(done.stdout)
 
 
+def every(description, options, text="", **answers):
+    """The translations of a text, or their errors, with each of the options."""
+    calls = [f"translator.translate({json.dumps(text)}, {each})" for each in options]
+    return run(description, calls, **answers)
+
+
 def translated(description, options="{}", text=TEXT, **answers):
-    (found,) = run(description, [f"translator.translate({json.dumps(text)}, {options})"], **answers)
+    (found,) = every(description, [options], text, **answers)
     assert "error" not in found, found
     return found
 
@@ -93,7 +101,7 @@ class TestOptions:
         translator = request.getfixturevalue(kind)
         description = described(translator)
         pairs = [*itertools.product(description["options"], VALUES)]
-        found = run(description, [f"translator.translate('', {{{name}: {code}}})" for name, code in pairs])
+        found = every(description, [f"{{{name}: {code}}}" for name, code in pairs])
         accepted = 0
         for (name, code), got in zip(pairs, found, strict=True):
             message = self.refusal(translator, name, VALUES[code])
@@ -110,12 +118,11 @@ class TestOptions:
 
     def refusal(self, translator, name, value):
         """The message with which Python refuses a value."""
-        config, decoding = translator.card.config, object.__new__(Decoding)  # whose __init__ checks types only in tests
-        vars(decoding).update(vars(translator.refining) | {name: value})
+        config = translator.card.config
         try:
-            decoding.__post_init__()
-            if option_table()[name].kind is float:
-                vars(decoding)[name] = float(value)
+            decoding = dataclasses.replace(translator.decoding, **{name: value})
+            if OPTIONS[name].kind is float:
+                decoding = dataclasses.replace(decoding, **{name: float(value)})
             onnx._exportable(translator, decoding)
             if config.length_token:
                 top_lengths(LengthOutput(jnp.zeros((1, 1, config.max_length))), decoding.num_lengths)
@@ -124,22 +131,19 @@ class TestOptions:
         return None
 
     def test_words(self, plain):
-        (found,) = run(described(plain), ["translator.translate('', {num_steps: 0})"])
-        assert found["error"] == "num_steps must be at least 1, got 0: use 1 for one-shot decoding"
-        (found,) = run(described(plain), [f"translator.translate('', {{seed: {json.dumps('9' * 10_000)}}})"])
-        assert len(found["error"]) < 200
+        steps, seed = every(described(plain), ["{num_steps: 0}", f"{{seed: {json.dumps('9' * 10_000)}}}"])
+        assert steps["error"] == "num_steps must be at least 1, got 0: use 1 for one-shot decoding"
+        assert len(seed["error"]) < 200
 
     def test_names_that_an_export_does_not_have(self, plain):
         description = described(plain)
-        others = [name for name in option_table() if name not in description["options"]]
+        others = [name for name in OPTIONS if name not in description["options"]]
         unknown = ["constructor", "toString", "num_stepz", "card_options", "", "__proto__"]
-        calls = [
-            f"translator.translate('', JSON.parse({json.dumps(json.dumps({name: 1}))}))" for name in others + unknown
-        ]
-        found = run(description, calls)
+        options = [f"JSON.parse({json.dumps(json.dumps({name: 1}))})" for name in others + unknown]
+        found = every(description, options)
         for name, got in zip(others, found, strict=False):
             assert got["refused"] and got["error"].startswith(f"{name} ")
-            assert ("mode causal" in got["error"]) == ("refine" not in option_table()[name].modes)
+            assert ("mode causal" in got["error"]) == ("refine" not in OPTIONS[name].modes)
         assert all(
             f'no decoding option "{name}"' in got["error"] for name, got in zip(unknown, found[-6:], strict=True)
         )
@@ -147,19 +151,17 @@ class TestOptions:
     def test_what_is_no_set_of_options(self, plain):
         wrong = ["null", "[]", "'num_steps'", "4", "true", "new Map()", "{__proto__: {num_steps: 2}}", "() => 1"]
         wrong += ["{[Symbol('num_lengths')]: 1}"]
-        found = run(described(plain), [f"translator.translate('', {each})" for each in wrong])
-        assert all(got["refused"] for got in found)
+        assert all(got["refused"] for got in every(described(plain), wrong))
         right = ["undefined", "{}", "{num_steps: undefined}", "Object.assign(Object.create(null), {num_lengths: 2})"]
-        found = run(described(plain), [f"translator.translate('', {each})" for each in right])
-        assert [got.get("text") for got in found] == [""] * len(right)
+        assert [got.get("text") for got in every(described(plain), right)] == [""] * len(right)
 
     def test_the_rule_of_an_object_is_exported(self, dual):
-        for rule, name in (
-            (OwnScore(length_normalization=0.5), "own"),
-            (CausalScore(length_normalization=0.25), "causal"),
+        for rule, exponent in (
+            ({"length_normalization": 0.5}, ("own", 0.5)),
+            ({"rerank": CausalScore(length_normalization=0.25)}, ("causal", 0.25)),
         ):
-            options = described(dual, rerank=rule, num_lengths=2)["options"]
-            assert (options["rerank"], options["length_normalization"]) == (name, rule.length_normalization)
+            options = described(dual, num_lengths=2, **rule)["options"]
+            assert (options["rerank"], options["length_normalization"]) == exponent
 
     def test_an_export_of_another_format(self, plain):
         with pytest.raises(AssertionError, match="has format 1, this file reads 3"):
@@ -209,8 +211,8 @@ def test_drafts_are_the_librarys(plain, aligning):
     """Another seed gives another draft."""
     for translator in (plain, aligning):
         expected = [next(translator.steps(TEXT, seed=seed)).pieces for seed in (0, 1)]
-        calls = [f"translator.translate({json.dumps(TEXT)}, {{seed: {seed}}})" for seed in (0, 1)]
-        found = run(described(translator), calls, lengths=likely(len(expected[0])))
+        seeds = ["{seed: 0}", "{seed: 1}"]
+        found = every(described(translator), seeds, TEXT, lengths=likely(len(expected[0])))
         assert [tuple(got["trace"][0]["pieces"]) for got in found] == expected
         assert expected[0] != expected[1]
 
@@ -226,16 +228,16 @@ def table(canvas, first):
     return Output(jnp.zeros((*tokens_BL.shape, canvas.ids.num_embeddings)), found_BL=(best_BL, score_BL))
 
 
-def in_python(strategy, ids, found, free_L, num_steps):
+def in_python(strategy, ids, found, editable_L, num_steps):
     """Tokens and scores of each pass, the numbers of passes, and the cycles, from the drafts of translations."""
     tokens_BL = jnp.array([one["trace"][0]["tokens"] for one in found])
-    free_BL = jnp.broadcast_to(jnp.array(free_L), tokens_BL.shape)
-    canvas = from_tokens(tokens_BL, tokens_BL, free_BL, jnp.ones_like(tokens_BL), ids)
+    editable_BL = jnp.broadcast_to(jnp.array(editable_L), tokens_BL.shape)
+    canvas = from_tokens(tokens_BL, tokens_BL, editable_BL, jnp.ones_like(tokens_BL), ids)
 
     def decoder(canvas):
         return table(canvas, ids.first_regular)
 
-    made = refine(keys(len(found)), canvas, decoder, strategy, num_steps=num_steps, trace=True)
+    made = refine(keys(len(found)), canvas, decoder, strategy, num_steps=num_steps, traced_steps=num_steps)
     return jax.device_get((made.tokens_TBL, made.scores_TBL, made.passes_B, made.cycled_B))
 
 
@@ -250,15 +252,17 @@ def test_passes_are_the_librarys(plain, remask):
     ended = set()
     for i, pinned in itertools.product((0, 20, 40), (0, 1)):
         found, num_steps = [pair[pinned] for pair in pairs[i : i + 20]], cases[i][1]
-        free_L = np.array([True, not pinned, not pinned, True, True, True, False])
-        tokens_TBL, scores_TBL, passes_B, cycled_B = in_python(strategy, plain.tokenizer.ids, found, free_L, num_steps)
+        editable_L = np.array([True, not pinned, not pinned, True, True, True, False])
+        tokens_TBL, scores_TBL, passes_B, cycled_B = in_python(
+            strategy, plain.tokenizer.ids, found, editable_L, num_steps
+        )
         for b, one in enumerate(found):
             passes = int(passes_B[b])
             steps, scores_TL = one["trace"], scores_TBL[: passes + 1, b]
             assert [step["tokens"] for step in steps] == tokens_TBL[: passes + 1, b].tolist()
             got_TL = [[score or math.nan for score in step["log_probs"]] for step in steps]
             np.testing.assert_array_equal(np.array(got_TL, np.float32), scores_TL)
-            score = np.nan_to_num(scores_TL[-1]).sum() / free_L.sum()
+            score = np.nan_to_num(scores_TL[-1]).sum() / editable_L.sum()
             assert (one["passes"], one["score"]) == (passes, pytest.approx(score))
             ended.add("cycle" if cycled_B[b] else "fixpoint" if passes < num_steps else "last pass")
     assert ended == {"cycle", "fixpoint", "last pass"}
@@ -395,11 +399,9 @@ def test_scores_that_are_no_numbers(plain):
 
 def test_options_of_the_export_are_defaults(plain):
     """A call's options replace them for this call alone."""
-    calls = [
-        f"translator.translate('drei', {each})" for each in ("{}", "{seed: 0, num_lengths: 1, num_steps: 1}", "{}")
-    ]
-    first, other, again = run(described(plain, num_steps=2, num_lengths=3, seed=5), calls, lengths=likely(4, 5, 6))
+    exported, options = described(plain, num_steps=2, num_lengths=3, seed=5), "{seed: 0, num_lengths: 1, num_steps: 1}"
+    first, other, again = every(exported, ["{}", options, "{}"], "drei", lengths=likely(4, 5, 6))
     assert [(each["hypotheses"], each["passes"]) for each in (first, other, again)] == [(3, 2), (1, 1), (3, 2)]
-    (asked,) = run(described(plain), ["translator.translate('drei', {seed: 5, num_steps: 2})"], lengths=likely(4))
+    asked = translated(described(plain), "{seed: 5, num_steps: 2}", "drei", lengths=likely(4))
     assert asked["candidates"][0]["trace"] in [each["trace"] for each in first["candidates"]]
     assert first == again

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 from support.odd_text import odd_lines
+from support.refusals import refuses
 from support.small_corpus import Listed, Numbers
 
 from padir.data.sources import SOURCES
-from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
 
 needs_seqio = pytest.mark.skipif(
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def test_without_seqio_the_extra_is_named(vocab_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "seqio", None)
-    with pytest.raises(PadirError, match=r"need the data extra .*pip install 'padir\[data\]'"):
-        tasks.register(vocab_path)
+    refuses(tasks.register, "need the data extra ... pip install 'padir[data]'", vocab_path)
 
 
 @needs_seqio
@@ -111,8 +110,7 @@ def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path, monkeypatc
     assert sorted(ids(shards[0]) + ids(shards[1])) == sorted(first)
 
     prepare(source, tokenizer, tmp_path / "marked", placeholders=0.5, progress=False)
-    with pytest.raises(PadirError, match="has placeholders, which T5X cannot train"):
-        register_prepared(tmp_path / "marked")
+    refuses(register_prepared, "placeholders, which T5X cannot train", tmp_path / "marked")
 
     text = seqio.get_mixture_or_task("numbers_1").get_dataset(None, "validation", shuffle=False).as_numpy_iterator()
     assert [each["targets_pretokenized"].decode() for each in text] == [pair[1] for pair in source.pairs("validation")]
@@ -157,11 +155,9 @@ def test_a_vocabulary_in_a_bucket(vocab_path):
     address = "ram://bucket/vocab.model"  # TensorFlow's file system in memory
     tf.io.gfile.copy(str(vocab_path), address, overwrite=True)
     assert tasks.read_vocabulary(address, 100).model_bytes == vocab_path.read_bytes()
-    with pytest.raises(PadirError, match="cannot read the vocabulary ram://bucket/none"):
-        tasks.read_vocabulary("ram://bucket/none", 100)
+    refuses(tasks.read_vocabulary, "cannot read the vocabulary ram://bucket/none", "ram://bucket/none", 100)
 
 
 @needs_seqio
 def test_a_missing_vocabulary(tmp_path):
-    with pytest.raises(PadirError, match="cannot read the vocabulary"):
-        tasks.register(tmp_path / "nowhere.model")
+    refuses(tasks.register, "cannot read the vocabulary", tmp_path / "nowhere.model")

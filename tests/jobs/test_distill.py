@@ -9,14 +9,16 @@ import types
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers
 from support.tiny_model import TINY, prepared_numbers, random_model_dir
 
-from padir import PadirError, Translation, Translator
+from padir import Translation, Translator
 from padir.data import Batching, LengthLimits, load_manifest, read_text
 from padir.data.loader import make_loader
 from padir.data.prepare import prepare
-from padir.decoding.options import Decoding, resolve
+from padir.decoding.fit import resolve
+from padir.decoding.options import Decoding
 from padir.jobs.distillation import CHUNK_BATCHES, RecordSources, Teacher, distill, to_json
 from padir.refinement import MaskPredict, Mixed, Padir, Rejecter
 from padir.storage.folders import Chunks, folder_lock
@@ -144,6 +146,13 @@ def test_the_manifest_says_how(data, tmp_path, tokenizer):
     assert how == json.loads(json.dumps(to_json(decoding)))
 
 
+@pytest.mark.parametrize(("decoding", "mode"), [(Decoding(), "causal"), (Decoding(num_steps=2), "refine")])
+def test_a_dual_teacher_refines_only_if_it_is_asked_to(data, tmp_path, tokenizer, decoding, mode):
+    one = teacher(tokenizer)
+    one.translator.card.config = dataclasses.replace(TINY, dual=True)
+    assert run(one, data, tmp_path / "out", decoding).distilled["decoding"]["mode"] == mode
+
+
 def test_the_longest_come_first_in_chunks_of_whole_batches(numbers, tmp_path, tokenizer):
     one = teacher(tokenizer)
     run(one, numbers, tmp_path / "out", Decoding(batch_size=2))
@@ -171,8 +180,8 @@ def test_what_the_teacher_did_badly_has_no_record(data, tmp_path, tokenizer):
 
 
 def test_nothing_that_can_be_used(data, tmp_path, tokenizer):
-    with pytest.raises(PadirError, match=r"no translation can be used \({'empty target': 4}\)"):
-        run(teacher(tokenizer, words=dict.fromkeys(GERMAN, "")), data, tmp_path / "out")
+    mute = teacher(tokenizer, words=dict.fromkeys(GERMAN, ""))
+    refuses(run, "no translation can be used ({'empty target': 4})", mute, data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -205,8 +214,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, t
 
 def test_two_at_once_are_refused(data, tmp_path, tokenizer):
     with folder_lock(tmp_path / ".out.unfinished", "distilled into"):
-        with pytest.raises(PadirError, match=r"must be distilled into by one process at a time, and process \d+"):
-            run(teacher(tokenizer), data, tmp_path / "out")
+        refuses(run, "one process at a time, and process", teacher(tokenizer), data, tmp_path / "out")
     run(teacher(tokenizer), data, tmp_path / "out")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
 
@@ -215,8 +223,8 @@ def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):
     with pytest.raises(KeyboardInterrupt):
         run(teacher(tokenizer, stop_at=2), data, tmp_path / "out")
     other = dataclasses.replace(DECODING, seed=1)
-    with pytest.raises(PadirError, match=r"\.out\.unfinished holds .* of another teacher.*: remove it"):
-        run(teacher(tokenizer), data, tmp_path / "out", other)
+    words = ".out.unfinished holds ... of another teacher ... : remove it"
+    refuses(run, words, teacher(tokenizer), data, tmp_path / "out", other)
     manifest = run(teacher(tokenizer), data, tmp_path / "out", other, overwrite=True)
     assert manifest.distilled["decoding"]["seed"] == 1
 
@@ -225,16 +233,17 @@ def test_a_folder_of_the_same_is_kept_and_another_is_not_replaced(data, tmp_path
     first = run(teacher(tokenizer), data, tmp_path / "out")
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out") == first and again.translator.calls == []
-    with pytest.raises(PadirError, match="out holds translations of another teacher.*set overwrite"):
-        run(Teacher(again.translator, "b" * 64), data, tmp_path / "out")
-    second = run(Teacher(again.translator, "b" * 64), data, tmp_path / "out", overwrite=True)
-    assert second.distilled["teacher"]["manifest"] == "b" * 64
-    with pytest.raises(PadirError, match="data holds translations of another teacher"):
-        run(again, data, data)
+    other = Teacher(again.translator, "b" * 64)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(PadirError, match="holds files that padir did not make"):
-        run(again, data, tmp_path / "letters", overwrite=True)
+    for one, folder, overwrite, words in (
+        (other, "out", False, "out holds translations of another teacher ... set overwrite"),
+        (again, "data", False, "data holds translations of another teacher"),
+        (again, "letters", True, "holds files that padir did not make"),
+    ):
+        refuses(run, words, one, data, tmp_path / folder, overwrite=overwrite)
+    second = run(other, data, tmp_path / "out", overwrite=True)
+    assert second.distilled["teacher"]["manifest"] == "b" * 64
 
 
 def test_a_whole_folder_of_the_same_is_kept_even_if_it_may_be_overwritten(data, tmp_path, tokenizer):
@@ -242,8 +251,7 @@ def test_a_whole_folder_of_the_same_is_kept_even_if_it_may_be_overwritten(data, 
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls == []
     (tmp_path / "out" / "train.lengths.npy").write_bytes(b"damaged")
-    with pytest.raises(PadirError, match="train.lengths.npy was changed or damaged"):
-        run(again, data, tmp_path / "out")
+    refuses(run, "train.lengths.npy was changed or damaged", again, data, tmp_path / "out")
     assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls != []
     assert load_manifest(tmp_path / "out", verify=True) == first
 
@@ -275,8 +283,8 @@ def test_chunks_of_something_else_beside_a_whole_folder_stay(data, tmp_path, tok
 
 
 def test_a_decoding_that_is_refused_is_in_nobodys_way(data, tmp_path, tokenizer):
-    with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
-        run(teacher(tokenizer), data, tmp_path / "out", Decoding(strategy=Rejecter()))
+    judging = Decoding(strategy=Rejecter())
+    refuses(run, "rejecter needs a rejecter head", teacher(tokenizer), data, tmp_path / "out", judging)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     run(teacher(tokenizer), data, tmp_path / "out", Decoding(strategy=Padir()))
 
@@ -293,19 +301,17 @@ def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, toke
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out", decoding) == first and again.translator.calls == []
     manifest.write_text(manifest.read_text() + "\n")  # as if it were trained anew
-    with pytest.raises(PadirError, match="holds translations of another teacher"):
-        run(again, data, tmp_path / "out", decoding)
+    refuses(run, "holds translations of another teacher", again, data, tmp_path / "out", decoding)
 
 
 def test_teachers_that_cannot(data, tmp_path, tokenizer):
-    with pytest.raises(PadirError, match="the teacher translates en-de, but .*data is de-en"):
-        run(teacher(tokenizer, languages=("en", "de")), data, tmp_path / "out")
-    with pytest.raises(PadirError, match="has the length head 'oracle'"):
-        run(teacher(tokenizer, length_head="oracle"), data, tmp_path / "out")
-    bare = Listed(TRAIN, splits=("validation",))
-    prepare(bare, tokenizer, tmp_path / "bare", progress=False)
-    with pytest.raises(PadirError, match="has no training split"):
-        run(teacher(tokenizer), tmp_path / "bare", tmp_path / "out")
+    prepare(Listed(TRAIN, splits=("validation",)), tokenizer, tmp_path / "bare", progress=False)
+    for changes, folder, words in (
+        ({"languages": ("en", "de")}, data, "the teacher translates en-de, but ... data is de-en"),
+        ({"length_head": "oracle"}, data, "has the length head 'oracle'"),
+        ({}, tmp_path / "bare", "has no training split"),
+    ):
+        refuses(run, words, teacher(tokenizer, **changes), folder, tmp_path / "out")
 
 
 def test_without_a_validation_split_there_is_no_bleu(tmp_path, tokenizer):
@@ -357,13 +363,11 @@ def test_a_damaged_chunk_is_named(tmp_path):
     chunks = Chunks.open(tmp_path / "chunks", {}, overwrite=False)
     chunks.once("a", lambda: [1, 2])
     (tmp_path / "chunks" / "a.json").write_text("[1,")
-    with pytest.raises(PadirError, match="a.json is damaged: remove it, and run the same command again"):
-        chunks.once("a", lambda: [3])
+    refuses(chunks.once, "a.json is damaged: remove it, and run the same command", "a", lambda: [3])
 
 
 def test_records_of_a_stranger_that_are_no_records(tmp_path):
     data = prepared_numbers(tmp_path)
     manifest = load_manifest(data)
     (data / manifest.splits["train"].shards[0]).write_bytes(b"x" * 99)
-    with pytest.raises(PadirError, match="the records of .* are damaged"):
-        RecordSources(data, manifest)
+    refuses(RecordSources, "the records of ... are damaged", data, manifest)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.metrics.bleurt import Bleurt, MissingPackage, Pieces, read_config
 
 CHECKPOINT = Path(__file__).parents[3] / "shared/data/bleurt_test_checkpoint"
@@ -92,26 +92,27 @@ class TestScores:
         score = bleurt(["dog"] * 3, references)
         assert score.value == pytest.approx(100 * (0.9 + 0.5 + 0.6) / 3)
         assert score.name == "bleurt" and "checkpoint:small" in score.signature
-        with pytest.raises(PadirError, match="got 1 and 3 lines"):
-            bleurt(["dog"], references)
+        refuses(bleurt, "got 1 and 3 lines", ["dog"], references)
 
 
 class TestRefused:
-    def test_what_is_no_checkpoint(self, tmp_path):
-        with pytest.raises(PadirError, match="is no BLEURT checkpoint"):
-            read_config(tmp_path)
-        (tmp_path / "bleurt_config.json").write_text("{}")
-        with pytest.raises(PadirError, match="must give name and max_seq_length"):
-            read_config(tmp_path)
-        with pytest.raises(PadirError, match="names neither a vocab_file nor an sp_model"):
-            read_config(checkpoint(tmp_path, vocab_file=None))
-        with pytest.raises(PadirError, match="cannot read .*sent_piece.model"):
-            read_config(checkpoint(tmp_path, vocab_file=None, sp_model="sent_piece"))
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"name": None, "max_seq_length": None}, "must give name and max_seq_length"),
+            ({"vocab_file": None}, "names neither a vocab_file nor an sp_model"),
+            ({"vocab_file": None, "sp_model": "sent_piece"}, "cannot read ... sent_piece.model"),
+        ],
+    )
+    def test_what_is_no_checkpoint(self, tmp_path, changes, words):
+        refuses(read_config, "is no BLEURT checkpoint", tmp_path)
+        refuses(read_config, words, checkpoint(tmp_path, **changes))
 
     def test_without_tensorflow_it_says_so(self, tmp_path, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
-        with pytest.raises(MissingPackage, match=r"needs TensorFlow: pip install 'padir\[bleurt\]'"):
-            Bleurt.load(checkpoint(tmp_path))
+        refuses(
+            Bleurt.load, "needs TensorFlow: pip install 'padir[bleurt]'", checkpoint(tmp_path), error=MissingPackage
+        )
 
 
 @pytest.fixture(scope="module")
@@ -150,5 +151,4 @@ class TestGraph:
         assert bleurt(candidates, references).value == pytest.approx(100 * np.mean(scores))
 
     def test_without_weights(self, folder):
-        with pytest.raises(PadirError, match="has no weights"):
-            Bleurt.load(CHECKPOINT)
+        refuses(Bleurt.load, "has no weights", CHECKPOINT)

@@ -1,13 +1,12 @@
 """Scores that a person can check by hand."""
 
 import math
-import subprocess
 import sys
 import types
 
 import pytest
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.metrics import scores as metrics
 
 REFERENCE = "the cat sat on the mat"
@@ -60,8 +59,8 @@ def test_a_tokenizer_may_be_named_and_tells_its_name():
     ("language", "tokenize", "message"),
     [
         ("en", "words", "tokenize must be one of none, zh, 13a"),
-        ("en", "flores200", "the tokenizer flores200 needs the file .*flores200sacrebleuspm: download https"),
-        ("zh", "13a", "BLEU's tokenizer 13a splits at spaces, and the references have none: .*zh, ja-mecab, char"),
+        ("en", "flores200", "the tokenizer flores200 needs the file ... flores200sacrebleuspm: download https"),
+        ("zh", "13a", "BLEU's tokenizer 13a splits at spaces, and the references have none: ... zh, ja-mecab, char"),
         ("en", "", "BLEU's tokenizer 13a splits at spaces"),
         ("th", "intl", "BLEU's tokenizer intl splits at spaces"),
     ],
@@ -70,8 +69,7 @@ def test_tokenizers_that_cannot_be_used_are_refused(monkeypatch, tmp_path, langu
     monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
     chinese = ["我们今天去公园。", "ฉันไปโรงเรียนวันนี้"]
     for score in (metrics.bleu, metrics.length_ratio):
-        with pytest.raises(PadirError, match=message):
-            score(chinese, chinese, language, tokenize)
+        refuses(score, message, chinese, chinese, language, tokenize)
     assert metrics.bleu(["我们 今天 去 公园"], ["我们 今天 去 公园"], "zh", "13a").value == pytest.approx(100)
 
 
@@ -129,8 +127,7 @@ def test_stutter_is_pooled_over_the_corpus():
 def test_length_ratio_is_in_bleu_tokens():
     assert metrics.length_ratio(["one, two", ""], ["one two", "three four"], "en").value == pytest.approx(3 / 4)
     assert metrics.length_ratio(["一二三"], ["一二"], "zh").value == pytest.approx(3 / 2)
-    with pytest.raises(PadirError, match="references are empty"):
-        metrics.length_ratio(["one"], [""], "en")
+    refuses(metrics.length_ratio, "references are empty", ["one"], [""], "en")
 
 
 def test_exact_match_ignores_outer_space_only():
@@ -179,15 +176,8 @@ def test_score_all_names_its_figures(fake_toy):
     ],
 )
 def test_unequal_or_no_lines_are_refused(score, fake_toy):
-    with pytest.raises(PadirError, match="2 hypotheses and 1 "):
-        score(["a", "b"], ["a"])
-    with pytest.raises(PadirError, match="at least one sentence"):
-        score([], [])
-
-
-def test_sacrebleu_is_imported_only_to_score():
-    code = "import padir.metrics.scores, sys; sys.exit('sacrebleu' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    refuses(score, "2 hypotheses and 1", ["a", "b"], ["a"])
+    refuses(score, "at least one sentence", [], [])
 
 
 def test_toy_scores_by_the_grammar():
@@ -222,11 +212,6 @@ def test_what_is_a_word(text, known):
     assert metrics.non_words(text)[0].known == known
 
 
-def test_a_language_without_spaces_is_refused():
-    with pytest.raises(PadirError, match="spaces between words, got 'zh'"):
-        metrics.non_words(["你好"], "zh")
-
-
-def test_text_without_words_is_refused():
-    with pytest.raises(PadirError, match="contain no words"):
-        metrics.non_words(["12 ...", ""])
+def test_text_without_words_or_spaces_is_refused():
+    refuses(metrics.non_words, "spaces between words, got 'zh'", ["你好"], "zh")
+    refuses(metrics.non_words, "contain no words", ["12 ...", ""])

@@ -1,8 +1,8 @@
 """Word pieces of BLEURT's older checkpoints: equal to those of BERT's published tokenizer."""
 
 import pytest
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.metrics.bleurt import load_word_pieces
 
 pytest.importorskip("tokenizers", reason="tokenizers is not installed (extra bleurt)")
@@ -57,7 +57,5 @@ def test_text_is_split_into_the_published_words(tmp_path, text, uncased, cased):
 
 
 def test_a_file_without_the_special_pieces_is_refused(tmp_path):
-    with pytest.raises(PadirError, match=r"lacks \[CLS\], \[SEP\]"):
-        vocabulary(tmp_path, ["the", "[UNK]"])
-    with pytest.raises(PadirError, match="cannot read the vocabulary"):
-        load_word_pieces(tmp_path / "nothing.txt", lower_case=True)
+    refuses(vocabulary, "lacks [CLS], [SEP]", tmp_path, ["the", "[UNK]"])
+    refuses(lambda: load_word_pieces(tmp_path / "nothing.txt", lower_case=True), "cannot read the vocabulary")

@@ -1,6 +1,7 @@
 """Model directories and cards: what is written comes back, and damage, forgery and other models are refused."""
 
 import dataclasses
+import itertools
 import json
 import pickle
 import random
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from support.faults import refuses_damage, refuses_forgery
+from support.refusals import refused
 from support.small_corpus import GERMAN
 from support.tiny_model import TINY, random_model_dir
 from support.training import assert_equal
@@ -87,22 +89,22 @@ class TestModelDirectory:
         refuses_forgery(load_model, model_dir, MODEL_FILES)
 
     def test_no_directory(self, tmp_path):
-        with pytest.raises(PadirError, match="no model directory .*padir train"):
+        with refused("no model directory padir train"):
             load_model(tmp_path / "nothing")
 
     def test_without_a_manifest_it_is_half_written(self, model_dir):
         (model_dir / MANIFEST).unlink()
-        with pytest.raises(PadirError, match="it is incomplete"):
+        with refused("incomplete"):
             load_model(model_dir)
         (model_dir / "checkpoints").mkdir()
-        with pytest.raises(PadirError, match="its training run has not finished, run the same"):
+        with refused("training run not finished, run same"):
             load_model(model_dir)
 
     @pytest.mark.parametrize("name", [*MODEL_FILES, MANIFEST])
     def test_a_link_out_of_the_folder_is_refused_though_its_file_is_right(self, model_dir, name):
         moved = (model_dir / name).rename(model_dir.parent / "moved")
         (model_dir / name).symlink_to(moved)
-        with pytest.raises(PadirError, match=f"'{name}' of .* is outside its folder"):
+        with refused(f"'{name}' outside folder"):
             load_model(model_dir)
         (model_dir / name).unlink()
         moved.rename(model_dir / "inside")
@@ -126,19 +128,19 @@ class TestModelDirectory:
             place.write_bytes((model_dir / "config.gin").read_bytes())
             (snapshot / "config.gin").unlink()
             (snapshot / "config.gin").symlink_to(place)
-            with pytest.raises(PadirError, match="'config.gin' of .* is outside its folder"):
+            with refused("'config.gin' outside folder"):
                 load_model(snapshot)
         (snapshot / "config.gin").unlink()
         (snapshot / "config.gin").symlink_to("../../blobs/hash3")
         blobs.rename(tmp_path / "elsewhere")  # and blobs may be no link itself
         blobs.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(PadirError, match="outside its folder"):
+        with refused("outside folder"):
             load_model(snapshot)
 
     def test_another_folder_of_padir_is_called_so(self, model_dir):
         (model_dir / "model.json").unlink()
         write_manifest(model_dir)
-        with pytest.raises(PadirError, match="is no model directory but another folder of padir"):
+        with refused("no model directory but another folder padir"):
             load_model(model_dir)
 
     def rewrite(self, model_dir, name, content):
@@ -146,51 +148,51 @@ class TestModelDirectory:
         (model_dir / name).write_bytes(content)
         write_manifest(model_dir)
 
+    @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize(
-        ("path", "value", "message"),
+        ("path", "value", "words"),
         [
-            (("config", "width"), "16", "ModelConfig.width must be a whole number"),
-            (("config", "width"), 16.5, "ModelConfig.width must be a whole number"),
-            (("config", "width"), 32, r"must have the shape \(.*32.*\), got \(.*16"),
-            (("config", "encoder_layers"), 10**9, "must have 1000000000 layers in its encoder, got 1"),
-            (("config", "decoder_layers"), 2, "must have 2 layers in its decoder, got 1"),
-            (("config", "max_length"), 10**4, "must have the shape"),
-            (("config", "max_length"), 10**9, r"max_length must be in \[1, 65536\]"),
-            (("config", "max_fertility"), 10**9, r"max_fertility must be in \[0, 1000\]"),
-            (("config", "mlp_activations"), ["relu"] * 9, "mlp_activations must be 1 to 8 names, got 9"),
-            (("config", "mlp_activations"), [], "mlp_activations must be 1 to 8 names"),
-            (("config", "mlp_activations"), ["one_hot"], "mlp_activations must be one of linear, relu"),
-            (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be a tuple"),
-            (("config", "dropout_rate"), float("nan"), "dropout_rate must be in"),
+            (("config", "width"), "16", "ModelConfig.width whole number"),
+            (("config", "width"), 16.5, "ModelConfig.width whole number"),
+            (("config", "width"), 32, "shape ( 32 ), got ( 16"),
+            (("config", "encoder_layers"), 10**9, "1000000000 layers encoder, got 1"),
+            (("config", "decoder_layers"), 2, "2 layers decoder, got 1"),
+            (("config", "max_length"), 10**4, "shape"),
+            (("config", "max_length"), 10**9, "max_length [1, 65536]"),
+            (("config", "mlp_activations"), ["relu"] * 9, "mlp_activations 1 8 names, got 9"),
+            (("config", "mlp_activations"), [], "mlp_activations 1 8 names"),
+            (("config", "mlp_activations"), ["one_hot"], "mlp_activations linear, relu"),
+            (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations tuple"),
+            (("config", "dropout_rate"), float("nan"), "dropout_rate nan"),
             (("config", "tied"), False, "got no such array"),
-            (("config", "rejecter"), True, "rejecter.* got no such array"),
-            (("config",), [1], "does not describe a model"),
-            (("ids", "num_sentinels"), 10**12, "num_sentinels must be at most 131,072"),
-            (("ids", "num_embeddings"), 10**9, "must have the shape"),
-            (("ids", "vocab_size"), 401.0, "Ids.vocab_size must be a whole number"),
-            (("strategy",), "padir", "does not describe a model"),
-            (("strategy",), {"name": ["padir"]}, "does not describe a model"),
-            (("strategy", "remask"), {"__class__": "os.system"}, "does not describe a model"),
-            (("corruption", "name"), "os.system", "'os.system', which padir does not know"),
-            (("target_language",), 3, "target_language must be a string"),
-            (("target_language",), "../../etc", "target_language must be a code of at most 35"),
-            (("source_language",), "d" * 36, "source_language must be a code of at most 35"),
-            (("source_language",), "de\n", "source_language must be a code"),
-            (("config",), {"causal": True, "dual": True}, "causal or dual, not both: set causal to false"),
-            (("step",), None, "step must be a whole number"),
-            (("step",), -5, "step must be in"),
-            (("decoding",), [[]], "decoding must be a dict"),
-            (("metrics",), "abc", "metrics must be a JSON object"),
-            (("metrics",), {"bleu": "high"}, "metrics.* must be a number"),
-            (("task",), "x" * 10**5, "model.json is damaged .it has more than 65,536 bytes"),
-            (("task",), "\ud800", "model.json is damaged"),
-            (("weights", "kind"), "worst", "kind must be one of none, ema, last, best"),
-            (("weights", "decay"), float("inf"), "decay must be in"),
-            (("config", "dropout_rate"), 10**400, "dropout_rate must be a number"),
-            (("strategy",), {"name": "constant", "count": 10**30}, "Constant.count must be below"),
+            (("config", "rejecter"), True, "rejecter got no such array"),
+            (("config",), [1], "does not describe model"),
+            (("ids", "num_sentinels"), 10**12, "num_sentinels most 131,072"),
+            (("ids", "num_embeddings"), 10**9, "shape"),
+            (("ids", "vocab_size"), 401.0, "Ids.vocab_size whole number"),
+            (("strategy",), "padir", "does not describe model"),
+            (("strategy",), {"name": ["padir"]}, "does not describe model"),
+            (("strategy", "remask"), {"__class__": "os.system"}, "does not describe model"),
+            (("corruption", "name"), "os.system", "'os.system', padir does not know"),
+            (("target_language",), 3, "target_language string"),
+            (("target_language",), "../../etc", "target_language code most 35"),
+            (("source_language",), "d" * 36, "source_language code most 35"),
+            (("source_language",), "de\n", "source_language code"),
+            (("config",), {"causal": True, "dual": True}, "causal or dual, not both: set causal false"),
+            (("step",), None, "step whole number"),
+            (("step",), -5, "step -5"),
+            (("decoding",), [[]], "decoding dict"),
+            (("metrics",), "abc", "metrics JSON object"),
+            (("metrics",), {"bleu": "high"}, "metrics number"),
+            (("task",), "x" * 10**5, "model.json damaged more than 65,536 bytes"),
+            (("task",), "\ud800", "model.json damaged"),
+            (("weights", "kind"), "worst", "kind none, ema, last, best"),
+            (("weights", "decay"), float("inf"), "decay inf"),
+            (("config", "dropout_rate"), 10**400, "dropout_rate number"),
+            (("strategy",), {"name": "constant", "count": 10**30}, "Constant.count below"),
         ],
     )
-    def test_a_description_that_somebody_made_up_is_refused(self, model_dir, path, value, message):
+    def test_a_description_that_somebody_made_up_is_refused(self, model_dir, path, value, words):
         card = json.loads((model_dir / "model.json").read_text())
         *parents, last = path
         place = card
@@ -198,7 +200,7 @@ class TestModelDirectory:
             place = place[parent]
         place[last] = value
         self.rewrite(model_dir, "model.json", json.dumps(card).encode())
-        with pytest.raises(PadirError, match=message):
+        with refused(words):
             load_model(model_dir)
 
     @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ class TestModelDirectory:
     )
     def test_a_description_that_is_none_is_refused(self, model_dir, content):
         self.rewrite(model_dir, "model.json", content)
-        with pytest.raises(PadirError, match="model.json"):
+        with refused("model.json"):
             load_model(model_dir)
 
     def test_weights_that_are_none_are_refused(self, model_dir):
@@ -216,17 +218,17 @@ class TestModelDirectory:
         name = "encoder/layers_0/mlp/wi/kernel"
         whole = (model_dir / "weights.safetensors").read_bytes()
         header = int.from_bytes(whole[:8], "little")
-        for content, message in (
+        for content, words in (
             (pickle.dumps(weights), "is not a safetensors file"),
             (b"", "is not a safetensors file"),
             (whole[:-1], "is not a safetensors file"),
             ((2**63).to_bytes(8, "little") + whole[8:], "is not a safetensors file"),
-            (safetensors.numpy.save({n: w for n, w in weights.items() if n != name}), "wi/kernel .* no such array"),
+            (safetensors.numpy.save({n: w for n, w in weights.items() if n != name}), "wi/kernel no such array"),
             (safetensors.numpy.save(weights | {name: weights[name].astype(np.int32)}), "bfloat16, got I32"),
-            (whole[:8] + whole[8 : 8 + header].replace(b"F32", b"I32") + whole[8 + header :], "must be of float32"),
+            (whole[:8] + whole[8 : 8 + header].replace(b"F32", b"I32") + whole[8 + header :], "float32"),
         ):
             self.rewrite(model_dir, "weights.safetensors", content)
-            with pytest.raises(PadirError, match=message):
+            with refused(words):
                 load_model(model_dir)
 
     @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F16", "F64", "F4", "BOOL", "C64", "X9"])
@@ -235,12 +237,12 @@ class TestModelDirectory:
         size = int.from_bytes(whole[:8], "little")
         header = whole[8 : 8 + size].replace(b'"F32"', f'"{kind}"'.encode())
         self.rewrite(model_dir, "weights.safetensors", len(header).to_bytes(8, "little") + header + whole[8 + size :])
-        with pytest.raises(PadirError, match=r"weights\.safetensors.* of float"):
+        with refused("weights.safetensors float"):
             load_model(model_dir)
         array = b'{"length_predictor/length_embed/embedding":{"dtype":"%s","shape":[0],"data_offsets":[0,0]}}'
         array %= kind.encode()
         self.rewrite(model_dir, "weights.safetensors", len(array).to_bytes(8, "little") + array)
-        with pytest.raises(PadirError, match=r"weights\.safetensors.* of float"):
+        with refused("weights.safetensors float"):
             load_model(model_dir)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -249,13 +251,13 @@ class TestModelDirectory:
         weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")
         weights[name][-1, -1] = value
         self.rewrite(model_dir, "weights.safetensors", safetensors.numpy.save(weights))
-        with pytest.raises(PadirError, match=f"{name} must be finite, got NaN or infinity"):
+        with refused(f"{name} finite, got NaN or infinity"):
             load_model(model_dir)
 
     def test_a_shape_beyond_all_memory_is_refused(self, model_dir):
         header = b'{"a":{"dtype":"F32","shape":[0,4611686018427387904],"data_offsets":[0,0]}}'
         self.rewrite(model_dir, "weights.safetensors", len(header).to_bytes(8, "little") + header)
-        with pytest.raises(PadirError, match="is not a safetensors file"):
+        with refused("not safetensors file"):
             load_model(model_dir)
 
     def test_arrays_of_no_part_of_the_model_are_left_out(self, model_dir):
@@ -278,7 +280,7 @@ class TestModelDirectory:
     def test_damage_that_the_manifest_agrees_with_is_refused_or_read(self, model_dir, name):
         rng = random.Random(name)
         whole = (model_dir / name).read_bytes()
-        refused = 0
+        unread = 0
         for _ in range(25):
             content = bytearray(whole)
             head = min(len(content), 4_000)  # where formats say what follows
@@ -288,13 +290,13 @@ class TestModelDirectory:
             try:
                 load_model(model_dir)
             except PadirError:
-                refused += 1
-        assert refused or name == "config.gin"
+                unread += 1
+        assert unread or name == "config.gin"
 
     @pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', '{"files": {"model.json": {}}}', "[" * 100_000])
     def test_a_damaged_manifest_is_refused(self, model_dir, content):
         (model_dir / MANIFEST).write_text(content)
-        with pytest.raises(PadirError, match="manifest.json is damaged"):
+        with refused("manifest.json damaged"):
             load_model(model_dir)
 
     def test_a_vocabulary_of_another_size_is_refused(self, model_dir):
@@ -302,7 +304,7 @@ class TestModelDirectory:
         card["ids"]["vocab_size"] -= 1
         (model_dir / "model.json").write_text(json.dumps(card))
         write_manifest(model_dir)
-        with pytest.raises(PadirError, match="must have the vocab_size 400, got 401"):
+        with refused("vocab_size 400, got 401"):
             load_model(model_dir)
 
 
@@ -314,8 +316,7 @@ class TestModelCard:
     def there_and_back(self, card):
         return ModelCard.from_json(json.loads(json.dumps(card.to_json())))
 
-    @pytest.mark.parametrize("corruption", CORRUPTIONS)
-    @pytest.mark.parametrize("strategy", STRATEGIES)
+    @pytest.mark.parametrize(("corruption", "strategy"), [*zip(itertools.cycle(CORRUPTIONS), STRATEGIES)])
     def test_round_trip_of_every_corruption_and_strategy(self, corruption, strategy):
         card = self.card(corruption=CORRUPTIONS[corruption](), strategy=STRATEGIES[strategy]())
         assert self.there_and_back(card) == card
@@ -328,7 +329,7 @@ class TestModelCard:
     def test_a_causal_model_has_neither_corruption_nor_strategy(self):
         card = self.card(config=dataclasses.replace(TINY, causal=True), corruption=None, strategy=None)
         assert self.there_and_back(card) == card
-        with pytest.raises(PadirError, match="neither corruption nor strategy: load it without"):
+        with refused("neither corruption nor strategy: load without"):
             ModelCard.from_json(card.to_json(), strategy=Padir())
 
     def test_hyperparameters_come_back(self):
@@ -342,20 +343,20 @@ class TestModelCard:
         assert (again.corruption.mask, again.strategy.remask) == (0.5, "logits")
 
     @pytest.mark.parametrize(
-        ("change", "message"),
+        ("change", "words"),
         [
-            ({"format": 1}, "model.json must be 2, got 1"),
-            ({"strategy": {"name": "guess"}}, "'guess', which padir does not know: choose one of padir"),
-            ({"strategy": {"name": "padir", "speed": 3}}, "does not describe a model of this padir.*speed"),
-            ({"config": {"widht": 3}}, "does not describe a model of this padir.*widht"),
+            ({"format": 1}, "model.json 2, got 1"),
+            ({"strategy": {"name": "guess"}}, "'guess', padir does not know: choose padir"),
+            ({"strategy": {"name": "padir", "speed": 3}}, "does not describe model padir speed"),
+            ({"config": {"widht": 3}}, "does not describe model padir widht"),
         ],
     )
-    def test_what_it_cannot_read_is_refused(self, change, message):
-        with pytest.raises(PadirError, match=message):
+    def test_what_it_cannot_read_is_refused(self, change, words):
+        with refused(words):
             ModelCard.from_json(self.card().to_json() | change)
 
     def test_a_field_that_is_missing_is_named(self):
         data = self.card().to_json()
         del data["target_language"]
-        with pytest.raises(PadirError, match="target_language"):
+        with refused("target_language"):
             ModelCard.from_json(data)

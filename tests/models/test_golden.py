@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from padir.models import ModelConfig, Transformer
 from padir.models.layers import relative_position_bucket
@@ -72,10 +73,10 @@ def test_forward_pass_and_lengths(positional, tied):
     source_BS, segment_BS = with_length_token(FORWARD["encoder_input_tokens"])
     encoded = jax.jit(functools.partial(model.apply, method="encode"))(variables, source_BS, segment_BS)
     real_BS = np.asarray(segment_BS[:, 1:] > 0)
-    np.testing.assert_allclose(encoded.memory_BSD[:, 1:][real_BS], FORWARD["encoded"][real_BS], atol=1e-4)
-    np.testing.assert_allclose(encoded.memory_BSD[:, 0], FORWARD["length_embeddings"], atol=1e-4)
-    np.testing.assert_allclose(encoded.length.logits_BGM[:, 0], FORWARD["length_logits"], atol=1e-4)
-    np.testing.assert_array_equal(top_lengths(encoded.length, 3), FORWARD["predicted_lengths_top3"])
+    assert_allclose(encoded.memory_BSD[:, 1:][real_BS], FORWARD["encoded"][real_BS], atol=1e-4)
+    assert_allclose(encoded.memory_BSD[:, 0], FORWARD["length_embeddings"], atol=1e-4)
+    assert_allclose(encoded.length.logits_BGM[:, 0], FORWARD["length_logits"], atol=1e-4)
+    assert_array_equal(top_lengths(encoded.length, 3), FORWARD["predicted_lengths_top3"])
 
     tokens_BL = FORWARD["decoder_input_tokens"]
     present_BL = tokens_BL > 0
@@ -86,7 +87,7 @@ def test_forward_pass_and_lengths(positional, tied):
         variables, jnp.asarray(tokens_BL), jnp.asarray(present_BL, jnp.int32), cross_kv, encoded.segment_BS
     )
     expected = FORWARD[f"pos{int(positional)}_tied{int(tied)}/decoder_logits"]
-    np.testing.assert_allclose(output.logits_BLV[present_BL], expected[present_BL], atol=1e-4)
+    assert_allclose(output.logits_BLV[present_BL], expected[present_BL], atol=1e-4)
     if positional and not tied:
         for layer in range(2):
             maps = sown["intermediates"]["decoder"][f"layers_{layer}"]
@@ -94,13 +95,11 @@ def test_forward_pass_and_lengths(positional, tied):
                 attn_BLHS = np.moveaxis(maps[ours]["attn_BHLS"][0], 1, 2)
                 golden_BLHS = np.moveaxis(FORWARD[f"pos1_tied0/{theirs}_attentions"][:, layer], 1, 2)
                 attn_BLHS = attn_BLHS[..., 1:] if theirs == "cross" else attn_BLHS  # ours holds the masked [LENGTH]
-                np.testing.assert_allclose(attn_BLHS[present_BL], golden_BLHS[present_BL], atol=1e-4)
+                assert_allclose(attn_BLHS[present_BL], golden_BLHS[present_BL], atol=1e-4)
 
 
 def test_relative_position_buckets():
-    np.testing.assert_array_equal(
-        relative_position_bucket(np.arange(-200, 201)), FORWARD["relative_position_bucket_-200..200"]
-    )
+    assert_array_equal(relative_position_bucket(np.arange(-200, 201)), FORWARD["relative_position_bucket_-200..200"])
 
 
 @pytest.mark.parametrize(
@@ -115,10 +114,10 @@ def test_loss_and_gradients(case, label_smoothing, z_loss):
     noised_BL = LOSS["batch/decoder_loss_weights"] > 0
     source_BS, segment_BS = with_length_token(LOSS["batch/encoder_input_tokens"])
     target_BL = jnp.asarray(LOSS["batch/decoder_target_tokens"])
-    np.testing.assert_array_equal(inputs_TBL[0], LOSS["batch/decoder_input_tokens_train"])
+    assert_array_equal(inputs_TBL[0], LOSS["batch/decoder_input_tokens_train"])
 
     class PublishedNoise(Uniform):
-        def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+        def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids):
             return jnp.asarray(inputs_TBL[0]), jnp.asarray(noised_BL)
 
     def published_between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
@@ -139,13 +138,13 @@ def test_loss_and_gradients(case, label_smoothing, z_loss):
         return objective(jax.random.key(0), params, batch, model=model, dropout=False)
 
     (loss, sums), grads = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
-    np.testing.assert_allclose(loss, golden["loss"], rtol=1e-5)
-    np.testing.assert_allclose(sums.stage_loss_S, golden["stage_loss"], rtol=1e-5)
-    np.testing.assert_allclose(sums.stage_z_loss_S, golden["stage_z_loss"], rtol=1e-5)
-    np.testing.assert_allclose(sums.length_loss, golden["len_loss"], rtol=1e-5)
+    assert_allclose(loss, golden["loss"], rtol=1e-5)
+    assert_allclose(sums.stage_loss_S, golden["stage_loss"], rtol=1e-5)
+    assert_allclose(sums.stage_z_loss_S, golden["stage_z_loss"], rtol=1e-5)
+    assert_allclose(sums.length_loss, golden["len_loss"], rtol=1e-5)
     norms = {k: float(jnp.linalg.norm(v)) for k, v in flax.traverse_util.flatten_dict(grads, sep="/").items()}
     published = dict(zip(golden["grad_leaf_names"], golden["grad_leaf_norms"], strict=True))
     published = {name: norm for name, norm in published.items() if not name.startswith("rejecter")}
     assert norms.keys() == published.keys()
     for name, norm in published.items():
-        np.testing.assert_allclose(norms[name], norm, rtol=1e-4, atol=1e-6 * max(published.values()), err_msg=name)
+        assert_allclose(norms[name], norm, rtol=1e-4, atol=1e-6 * max(published.values()), err_msg=name)

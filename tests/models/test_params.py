@@ -22,7 +22,6 @@ KINDS = {
     "paper": {},
     "gated": {"mlp_activations": ("gelu", "linear")},
     "untied": {"tied": False},
-    "fertility": {"length_head": "fertility"},
     "rejecter": {"rejecter": True},
     "decontextualised": {"decontextualised": True},
     "causal": {"causal": True},
@@ -80,10 +79,10 @@ def test_no_loop_converts_a_kernel(causal):
         jaxpr = jax.make_jaxpr(program)(params, SOURCE_BS, jnp.array([8, 8]))
     else:
         options = refine_batch.RefineOptions(8, Padir(), Uniform().full())
-        program = functools.partial(refine_batch.refine_drafts, model, options=options, num_steps=2, seed=0)
+        program = functools.partial(refine_batch.refine_drafts, model, options=options)
         encoded, cross_kv = refine_batch.encode(model, params, SOURCE_BS)
         lengths = jnp.array([[8], [6]])
-        inputs = refine_batch.DraftInputs(cross_kv, encoded.segment_BS, SOURCE_BS, lengths, 0 * lengths)
+        inputs = refine_batch.DraftInputs(cross_kv, encoded.segment_BS, SOURCE_BS, lengths, 0 * lengths, num_steps=2)
         jaxpr = jax.make_jaxpr(program)(params, inputs)
     shapes = {leaf.shape for path, leaf in jax.tree.leaves_with_path(params) if path[-1].key in ("kernel", "embedding")}
     inside = [

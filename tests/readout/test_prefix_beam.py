@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from padir.readout.prefix_beam import prefix_beam
 
@@ -24,11 +25,11 @@ def sums(logits_LV, length):
     return {sentence: np.logaddexp.reduce(each) for sentence, each in totals.items()}
 
 
-def found(logits_BLV, free_BL, size, pieces=None):
+def found(logits_BLV, editable_BL, size, pieces=None):
     log_prob_BLV = jax.nn.log_softmax(logits_BLV)
     score_BLK, index_BLK = jax.lax.top_k(log_prob_BLV[..., 1:], pieces or logits_BLV.shape[-1] - 1)
     search = jax.jit(prefix_beam, static_argnums=(4, 5))
-    canvas_BNL, log_prob_BN = search(log_prob_BLV[..., 0], index_BLK + 1, score_BLK, free_BL, size, BLANK)
+    canvas_BNL, log_prob_BN = search(log_prob_BLV[..., 0], index_BLK + 1, score_BLK, editable_BL, size, BLANK)
     rows = []
     for canvas_NL, log_prob_N in zip(np.asarray(canvas_BNL), np.asarray(log_prob_BN), strict=True):
         read = []
@@ -41,12 +42,12 @@ def found(logits_BLV, free_BL, size, pieces=None):
 
 def test_all_prefixes_give_the_exact_order_and_sums():
     logits_BLV = 2.0 * jax.random.normal(jax.random.key(0), (3, 5, 3))
-    free_BL = jnp.arange(5) < jnp.array([[5], [4], [2]])
-    for b, (row, length) in enumerate(zip(found(logits_BLV, free_BL, 90), (5, 4, 2), strict=True)):
+    editable_BL = jnp.arange(5) < jnp.array([[5], [4], [2]])
+    for b, (row, length) in enumerate(zip(found(logits_BLV, editable_BL, 90), (5, 4, 2), strict=True)):
         truth = sums(logits_BLV[b], length)
         best = sorted(truth, key=truth.__getitem__, reverse=True)
         assert [sentence for sentence, _ in row[: len(best)]] == best
-        np.testing.assert_allclose([p for _, p in row[: len(best)]], [truth[each] for each in best], atol=1e-5)
+        assert_allclose([p for _, p in row[: len(best)]], [truth[each] for each in best], atol=1e-5)
         assert all(log_prob == -np.inf for _, log_prob in row[len(best) :])
 
 

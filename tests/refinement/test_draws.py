@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from numpy.testing import assert_array_equal
 from support.fakes import IDS
 
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, lay_out
@@ -39,15 +39,15 @@ def test_the_seed_counts_and_may_be_traced():
     assert set(data(SENTENCES)).isdisjoint(data(SENTENCES, seed=1))
     source_BS = jnp.asarray(pad_rows(SENTENCES, 8, len(SENTENCES)))
     keys = jax.jit(sentence_keys)(source_BS, 5)
-    np.testing.assert_array_equal(jax.random.key_data(keys), data(SENTENCES, seed=5))
+    assert_array_equal(jax.random.key_data(keys), data(SENTENCES, seed=5))
 
 
 def test_sentence_seed_length_and_draw_each_give_another_draft():
     def draft(source=SENTENCES[4], seed=0, length=12, draw=0):
         source_BS = jnp.asarray([source])
-        inputs = DraftInputs(None, source_BS, source_BS, jnp.array([[length]]), jnp.array([[draw]]))
+        inputs = DraftInputs(None, source_BS, source_BS, jnp.array([[length]]), jnp.array([[draw]]), 1, seed)
         model = Transformer(ModelConfig(positional_attention=False), IDS)  # which nothing asks before the first step
-        _, canvas, _ = lay_out(model, {}, inputs, RefineOptions(16, Padir(), Uniform()), seed)
+        _, canvas, _ = lay_out(model, {}, inputs, RefineOptions(16, Padir(), Uniform()))
         return tuple(canvas.tokens_BL[0, :10].tolist())
 
     first = draft()

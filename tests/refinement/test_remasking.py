@@ -1,4 +1,4 @@
-"""Strategies that hide written positions again: how many masks remain, and what they take back."""
+"""Strategies that hide written positions again: how many masks remain, and what they remask."""
 
 import functools
 
@@ -6,59 +6,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, canvas, conditionals, keys, output, stepped
+from numpy.testing import assert_allclose
+from support.fakes import EQUALS_VVV, IDS, canvas, conditionals, distance, histogram, keys, output, stepped
 
 from padir.refinement import Mask, MaskPredict, PathPlanning, Remdm, draft, refine
 
-EOS, MASK, FIRST, ROWS = IDS.eos, IDS.mask, 10, 2_000
-
-# Three quarters of the mass lie on the states of three equal tokens.
-JOINT_VVV = np.full((3, 3, 3), 0.25 / 24)
-JOINT_VVV[range(3), range(3), range(3)] = np.array([3, 2, 1]) / 8
-EXACT = conditionals(jnp.asarray(JOINT_VVV), FIRST)
+EOS, MASK, ROWS = IDS.eos, IDS.mask, 2_000
+EXACT = conditionals(EQUALS_VVV)
 
 
 @functools.cache
-@functools.partial(jax.jit, static_argnums=0, static_argnames="trace")
-def drawn(strategy, num_steps, trace=False):
+@functools.partial(jax.jit, static_argnums=0, static_argnames="traced_steps")
+def drawn(strategy, num_steps, traced_steps=None):
     return refine(
         keys(ROWS),
         draft(keys(ROWS), jnp.full(ROWS, 4), 4, Mask(), IDS),
         EXACT,
         strategy,
         num_steps=num_steps,
-        trace=trace,
+        traced_steps=traced_steps,
     )
-
-
-def distance(tokens_BL):
-    """Total variation between the rows' histogram and the joint."""
-    counts_VVV = np.zeros((3, 3, 3))
-    np.add.at(counts_VVV, tuple((np.asarray(tokens_BL)[:, :3] - FIRST).T), 1)
-    return 0.5 * np.abs(counts_VVV / len(tokens_BL) - JOINT_VVV).sum()
 
 
 class TestRemdm:
     @pytest.mark.parametrize("sigma", [0.0, 0.2, 1.0])
     def test_the_share_of_written_positions_does_not_depend_on_sigma(self, sigma):
-        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, trace=5).tokens_TBL)[:, :, :3]
+        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, traced_steps=5).tokens_TBL)[:, :, :3]
         written_T = (tokens_TBL != MASK).mean((1, 2))
-        np.testing.assert_allclose(written_T, np.arange(6) / 5, atol=4 * np.sqrt(0.25 / (3 * ROWS)))
+        assert_allclose(written_T, np.arange(6) / 5, atol=4 * np.sqrt(0.25 / (3 * ROWS)))
 
     @pytest.mark.parametrize(
         ("sigma", "expected"), [(0.0, [0.0] * 4), (0.2, [0.2] * 3 + [0.0]), (1.0, [1, 1, 1 / 3, 0])]
     )
     def test_written_positions_are_hidden_with_probability_sigma(self, sigma, expected):
         """In the passes 2 to 5, (1 - b) / a is 3, 1, 1 / 3 and 0."""
-        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, trace=5).tokens_TBL)[:, :, :3] != MASK
+        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, traced_steps=5).tokens_TBL)[:, :, :3] != MASK
         shares = [(~after[before]).mean() for before, after in zip(tokens_TBL[1:-1], tokens_TBL[2:], strict=True)]
-        np.testing.assert_allclose(shares, expected, atol=0.06)
+        assert_allclose(shares, expected, atol=0.06)
 
     @pytest.mark.slow
     def test_many_steps_draw_from_the_joint_and_few_do_not(self):
-        assert distance(drawn(Remdm(0.0), 1).tokens_BL) > 0.4
+        assert distance(histogram(drawn(Remdm(0.0), 1).tokens_BL), EQUALS_VVV) > 0.4
         for sigma in (0.0, 0.3):
-            assert distance(drawn(Remdm(sigma), 60).tokens_BL) < 0.08
+            assert distance(histogram(drawn(Remdm(sigma), 60).tokens_BL), EQUALS_VVV) < 0.08
 
     @pytest.mark.slow
     def test_without_remasking_a_row_is_done_when_all_is_written(self):
@@ -83,7 +73,7 @@ class TestPathPlanning:
             assert self.two_passes(strategy)[1].tokens_BL.tolist() == [[20, 21, MASK, MASK, EOS]]
 
     def test_a_larger_eta_hides_written_positions_more_readily(self):
-        """The written token has the log-probability -0.5, the others -1 and -2; one of the three is hidden."""
+        """The written token has the log-probability -0.5, the others -1 and -2; one of the three is masked."""
         logits = np.full((4, IDS.vocab_size), -np.inf, np.float32)
         for i, log_prob in enumerate([-0.5, -1.0, -2.0]):
             logits[i, [20 + i, 40, 41, 42, 43, 44, 45, 46, 47]] = [
@@ -95,8 +85,8 @@ class TestPathPlanning:
         out = output([20, 21, 22]).replace(logits_BLV=jnp.asarray(logits)[None])
         for eta, hidden in [(1.0, 2), (3.0, 2), (5.0, 0)]:
             after, _ = stepped(PathPlanning(eta), before, out, step=1, num_steps=3)
-            assert np.flatnonzero(after.hidden_BL[0]).tolist() == [hidden]
-            assert after.tokens_BL[0, hidden] == before.start_BL[0, hidden]
+            assert np.flatnonzero(after.masked_BL[0]).tolist() == [hidden]
+            assert after.tokens_BL[0, hidden] == before.initial_BL[0, hidden]
 
     def test_a_written_token_of_probability_0_is_taken_back_unless_eta_is_0(self):
         before = canvas([20, MASK, MASK], start=[MASK] * 3, written=[0])

@@ -4,9 +4,21 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
-from support.fakes import IDS, canvas, output, unseen
+from support.fakes import IDS, canvas, keys, output, stepped, unseen
 
-from padir.refinement import Agreed, Cycle, Fixpoint, NothingOpen, Proposal, Repetition, Steady, hide, write
+from padir.refinement import (
+    Agreed,
+    Cycle,
+    Fixpoint,
+    NothingOpen,
+    Output,
+    Padir,
+    Proposal,
+    Repetition,
+    Steady,
+    remask,
+    write,
+)
 
 A, B, C = [20, 21], [20, 22], [30, 31]
 MASK = IDS.mask
@@ -15,11 +27,11 @@ MASK = IDS.mask
 def written(tokens, score=-0.5, hidden=()):
     """A canvas of two tokens that were written, except those at the positions `hidden`, which are masks."""
     made = canvas([MASK] * len(tokens))
-    made = write(made, made.free_BL, jnp.array([[*tokens, IDS.eos]]), jnp.full((1, len(tokens) + 1), score))
-    return hide(made, jnp.isin(jnp.arange(len(tokens) + 1), jnp.array(hidden, int))[None])
+    made = write(made, made.editable_BL, jnp.array([[*tokens, IDS.eos]]), jnp.full((1, len(tokens) + 1), score))
+    return remask(made, jnp.isin(jnp.arange(len(tokens) + 1), jnp.array(hidden, int))[None])
 
 
-def ends_after(rule, *passes, start=None, argmax=None, is_last=False):
+def ends_after(rule, *passes, start=None, argmax=None):
     """The number of the pass after which the rule ends the sentence, and its tokens then; (None, tokens) if it goes on.
 
     A pass is a canvas, or two canvases (`Proposal.next` and `last`), or two and the positions that stay open.
@@ -30,10 +42,11 @@ def ends_after(rule, *passes, start=None, argmax=None, is_last=False):
         drafts = drafts if isinstance(drafts, tuple) else (drafts, drafts)
         open_BL = None if len(drafts) == 2 else jnp.isin(jnp.arange(3), jnp.array(drafts[2], int))[None]
         proposal = Proposal(drafts[0], drafts[1], (), open_BL)
-        after, memory = rule.step(before, output(argmax or A), proposal, memory, is_last=is_last)
-        if after.done_B.all():
-            return number, after.tokens_BL[0, :-1].tolist()
-        before = after
+        finished_BL, memory = rule.step(before, output(argmax or A), proposal, memory)
+        assert (finished_BL == finished_BL[0, 0]).all()
+        if finished_BL.all():
+            return number, proposal.last.tokens_BL[0, :-1].tolist()
+        before = proposal.next
     return None, before.tokens_BL[0, :-1].tolist()
 
 
@@ -59,28 +72,45 @@ class TestRepetition:
         assert ends_after(Repetition(), *passes) == (2, A)
 
 
+def oscillates(remask, *passes, start, num_steps=9):
+    """As `ends_after` with the strategy padir, whose passes write tokens with a log-probability each."""
+    strategy, canvas = Padir(remask), start
+    memories = strategy.init(keys(1), canvas), strategy.stop.init(canvas)
+    for number, (tokens, score) in enumerate(passes, 1):
+        found_BL = jnp.array([[*tokens, IDS.eos]]), jnp.full((1, len(tokens) + 1), score)
+        found = Output(jnp.zeros((1, 3, IDS.vocab_size)), found_BL=found_BL)
+        canvas, memories = stepped(strategy, canvas, found, memories, step=number - 1, num_steps=num_steps)
+        if canvas.done_B.all():
+            assert memories[1].cycled_BL.tolist() == canvas.editable_BL.tolist()
+            return number, canvas.tokens_BL[0, :-1].tolist()
+    return None, canvas.tokens_BL[0, :-1].tolist()
+
+
 class TestCycle:
     @pytest.mark.parametrize(("score", "kept"), [(-0.4, C), (-0.5, C), (-0.6, A)])
     def test_ends_with_the_likelier_canvas_and_with_the_later_of_equal_ones(self, score, kept):
         """C, A, C: A has a log-probability of -0.5 a token."""
-        assert ends_after(Cycle(), written(A, -0.5), written(C, score), start=written(C)) == (2, kept)
+        assert oscillates("none", (A, -0.5), (C, score), start=written(C)) == (2, kept)
 
     def test_other_tokens_than_two_passes_before_go_on(self):
-        assert ends_after(Cycle(), written(A), written(C), written(B), written(A)) == (None, A)
+        assert oscillates("none", (A, -0.5), (C, -0.5), (B, -0.5), (A, -0.5), start=written(B)) == (None, A)
 
     def test_noise_is_no_likelier_than_what_was_written(self):
-        """The canvas before the pass holds a hidden position: its score of 0 is no log-probability."""
-        drafts = [written(A, hidden=(1,)), written(C)]
-        assert ends_after(Cycle(), *drafts, start=written(C)) == (2, C)
+        """The canvas before the pass holds a masked position: its score of 0 is no log-probability."""
+        assert oscillates("start", ([20, 20], -0.1), (C, -0.5), start=written(C)) == (2, C)
 
     def test_hidden_positions_of_the_next_canvas_are_written(self):
-        drafts = [written(A), (written(C, hidden=(1,)), written(C, -0.1))]
-        assert ends_after(Cycle(), *drafts, start=written(C, hidden=(1,))) == (2, C)
+        start = written([20, 21], hidden=(1,))
+        assert oscillates("start", (C, -0.5), ([20, 20], -0.1), start=start) == (2, [20, 20])
 
     def test_the_last_pass_ends_with_what_it_wrote(self):
-        drafts = [written(A), (written(C), written(B, -0.1))]
-        assert ends_after(Cycle(), *drafts, start=written(C)) == (2, C)
-        assert ends_after(Cycle(), *drafts, start=written(C), is_last=True) == (2, B)
+        """Stutter is remasked before another pass only."""
+        passes = ([20, 31], -0.5), ([30, 30], -0.1)
+        assert oscillates("previous", *passes, start=written(C)) == (2, C)
+        assert oscillates("previous", *passes, start=written(C), num_steps=2) == (2, [30, 30])
+
+    def test_a_strategy_that_does_not_look_for_cycles_ends_at_fixpoints(self):
+        assert ends_after(Cycle(), written(C), written(A), written(C), written(C)) == (4, C)
 
 
 class TestOthers:
@@ -100,12 +130,7 @@ class TestOthers:
 
     @pytest.mark.parametrize(("of_written", "passes"), [(True, 2), (False, 1)])
     def test_agreed_is_with_what_was_written(self, of_written, passes):
-        """The decoder's argmax is the result, whatever the strategy proposes."""
         start = written(A, hidden=(1,))
         start = dataclasses.replace(start, tokens_BL=jnp.array([[*A, IDS.eos]]))  # noise that is A's by chance
-        assert ends_after(Agreed(of_written), written(A), written(C), start=start, argmax=A) == (passes, A)
+        assert ends_after(Agreed(of_written), written(A), written(A), start=start, argmax=A) == (passes, A)
         assert ends_after(Agreed(of_written), written(A), written(C), start=start, argmax=C) == (None, C)
-
-    def test_a_sentence_that_was_finished_stays_finished(self):
-        start = dataclasses.replace(written(A), done_BL=jnp.array([[True, True, True]]))
-        assert ends_after(Fixpoint(), dataclasses.replace(written(C), done_BL=start.done_BL), start=start)[0] == 1

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from left_to_right import LeftToRight
-from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
+from numpy.testing import assert_array_equal
+from support.fakes import IDS, judging, keys, moody, unseen
+from support.refusals import refused
 
 import padir
-from padir.errors import PadirError
-from padir.refinement import FromStrategy, Mask, MaskRange, Mixed, Uniform, draft, refine
+from padir.refinement import Mask, MaskRange, Mixed, Uniform, draft, refine
 from padir.refinement.strategies import (
     STRATEGIES,
     BlockGibbs,
@@ -24,6 +24,7 @@ from padir.refinement.strategies import (
     IndependentParallel,
     MaskPredict,
     Padir,
+    PredictionRejecter,
     Rejecter,
     Remdm,
     Renoise,
@@ -36,9 +37,12 @@ from padir.refinement.strategies import (
 
 EOS = IDS.eos
 DRAWING = (Remdm, BlockGibbs, IndependentParallel)
-ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False)
-DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
-JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
+ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False, rejecter_judges="token")
+DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False, rejecter_judges="token")
+JUDGING, JUDGING_PREDICTIONS = (
+    types.SimpleNamespace(decontextualised=False, rejecter=True, rejecter_judges=judged)
+    for judged in ("token", "prediction")
+)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -47,7 +51,8 @@ def refined_by(strategy, start, num_steps):
     if isinstance(strategy, EasyFirst):  # told what each position sees, the decoder takes no notice
         start = unseen(start)
         start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
-    decoder = judging(lambda canvas: moody()(canvas.replace(visible_BLL=None)))
+    judges = getattr(strategy, "head_judges", "token")
+    decoder = judging(lambda canvas: moody()(canvas.replace(visible_BLL=None)), judges)
     refined = refine(keys(4), start, decoder, strategy, num_steps=num_steps)
     return refined.tokens_BL, refined.canvas.score_BL
 
@@ -69,7 +74,7 @@ class TestEquivalences:
     def test_one_step_of_any_strategy_is_the_argmax_of_the_draft(self, strategy, corruption):
         expected = self.tokens(Padir(), corruption, 1)
         for got, wanted in zip(self.tokens(strategy, corruption, 1), expected, strict=True):
-            np.testing.assert_array_equal(got, wanted)
+            assert_array_equal(got, wanted)
 
     @pytest.mark.parametrize(
         "strategy",
@@ -81,7 +86,7 @@ class TestEquivalences:
     )
     def test_extreme_hyperparameters_are_one_shot_decoding(self, strategy):
         one_shot_BL, _ = self.tokens(Padir(), Uniform(), 1)
-        np.testing.assert_array_equal(self.tokens(strategy, Uniform(), 6)[0], one_shot_BL)
+        assert_array_equal(self.tokens(strategy, Uniform(), 6)[0], one_shot_BL)
 
     def test_renoise_without_a_bound_is_the_argmax_without_remasking(self):
         plain = Padir(remask="none", end_cycles=False)
@@ -89,14 +94,14 @@ class TestEquivalences:
             for got, wanted in zip(
                 self.tokens(Renoise(1e6), Uniform(), num_steps), self.tokens(plain, Uniform(), num_steps), strict=True
             ):
-                np.testing.assert_array_equal(got, wanted)
+                assert_array_equal(got, wanted)
 
     def test_a_rejecter_that_keeps_nothing_is_the_argmax_unroll(self):
         unroll = SundaeSampling(share=1.0, temperature=0.0)
         for got, wanted in zip(
             self.tokens(Rejecter(1.1), Uniform(), 4), self.tokens(unroll, Uniform(), 4), strict=True
         ):
-            np.testing.assert_array_equal(got, wanted)
+            assert_array_equal(got, wanted)
 
 
 class TestCommandLine:
@@ -120,110 +125,100 @@ class TestCommandLine:
         assert parse_strategy(text) == expected
 
     @pytest.mark.parametrize(
-        ("text", "message"),
+        ("text", "words"),
         [
-            ("guess:tau=1", "no strategy is called 'guess': known are padir"),
-            ("threshold:tua=1", "'tua': it has tau: a number = 0.9, final_tau: a number or None = None"),
-            ("mask_predict:tau=1", r"no hyperparameter 'tau': it has schedule: a string or a tuple = 'linear'"),
-            ("threshold:tau=high", "tau='high' is of the wrong type"),
-            ("threshold:tau=True", "tau=True is of the wrong type"),
-            ("constant:count=1.5", "count=1.5 is of the wrong type for constant.*count: a whole number or None"),
-            ("block_gibbs:parallel=1", "parallel=1 is of the wrong type"),
+            ("guess:tau=1", "no strategy called 'guess': known padir"),
+            ("threshold:tua=1", "'tua': tau: number = 0.9, final_tau: number or None = None"),
+            ("mask_predict:tau=1", "no hyperparameter 'tau': schedule: string or tuple = 'linear'"),
+            ("threshold:tau=high", "tau='high' wrong type"),
+            ("threshold:tau=True", "tau=True wrong type"),
+            ("constant:count=1.5", "count=1.5 wrong type constant count: whole number or None"),
+            ("block_gibbs:parallel=1", "parallel=1 wrong type"),
             ("threshold:0.9", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=0.7,tau=0.8", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1)+(2", "written NAME or NAME:FIELD=VALUE"),
-            ("threshold:tau=2.0", "Threshold.tau must be in"),
+            ("threshold:tau=2.0", "Threshold.tau"),
             *(pytest.param(f"threshold:tau={'-' * n}1", "written NAME", id=f"depth {n}") for n in (3_000, 30_000)),
         ],
     )
-    def test_wrong_strategies_are_refused(self, text, message):
-        with pytest.raises(PadirError, match=message):
+    def test_wrong_strategies_are_refused(self, text, words):
+        with refused(words):
             parse_strategy(text)
 
 
 class TestNeeds:
     """Which strategies run on which models."""
 
-    def check(self, name, *, canvas=None, trained=None, config=ORDINARY):
-        trained = trained or Uniform()
-        check_strategy(get_strategy(name), canvas=(canvas or trained).full(), trained=trained, config=config)
+    class Pieces(Padir):
+        needs = frozenset({"pieces"})
+
+    class Judged(MaskPredict):
+        needs = frozenset({"rejecter"})
 
     @pytest.mark.parametrize(
-        "name",
-        ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound", "renoise", "factor", "frechet"],
+        ("names", "canvas", "trained", "config"),
+        [
+            *(
+                (
+                    "padir mask_predict constant sundae threshold entropy_bound renoise factor frechet",
+                    each,
+                    each,
+                    ORDINARY,
+                )
+                for each in (Uniform(), Mask(), MaskRange(), Mixed())
+            ),
+            *(("block_gibbs independent_parallel", each, each, ORDINARY) for each in (Mask(), MaskRange())),
+            ("block_gibbs independent_parallel", Mask(), Mixed(), ORDINARY),
+            ("block_gibbs independent_parallel easy_first", Uniform(), Uniform(), DISCO),
+            ("rejecter", Uniform(), Uniform(), JUDGING),
+            ("prediction_rejecter", Uniform(), Uniform(), JUDGING_PREDICTIONS),
+        ],
     )
-    def test_most_strategies_run_on_all_models(self, name):
-        for trained in (Uniform(), Mask(), MaskRange(), Mixed()):
-            self.check(name, trained=trained)
-
-    @pytest.mark.parametrize("name", ["block_gibbs", "independent_parallel"])
-    def test_conditionals_need_a_mask(self, name):
-        self.check(name, trained=Mask())
-        self.check(name, trained=MaskRange())
-        self.check(name, trained=Mixed(), canvas=Mask())
-        self.check(name, trained=Uniform(), config=DISCO)
-        with pytest.raises(PadirError, match=rf"{name} .*trained with Uniform.*choose one of padir, mask_predict"):
-            self.check(name, canvas=Mask())
-        with pytest.raises(PadirError, match=r"canvas is made with Mixed.*Decoding.canvas = @Mask\(\)"):
-            self.check(name, trained=Mixed())
-        with pytest.raises(PadirError, match="canvas is made with Uniform"):
-            self.check(name, trained=Mask(), canvas=Uniform())
-
-    def test_easy_first_needs_a_decontextualised_decoder(self):
-        self.check("easy_first", config=DISCO)
-        for config in (ORDINARY, JUDGING):
-            with pytest.raises(PadirError, match="easy_first needs a decontextualised decoder"):
-                self.check("easy_first", trained=Mask(), config=config)
-
-    def test_rejecter_needs_a_rejecter_head(self):
-        self.check("rejecter", config=JUDGING)
-        for config in (ORDINARY, DISCO):
-            with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
-                self.check("rejecter", config=config)
+    def test_strategies_that_run(self, names, canvas, trained, config):
+        for name in names.split():
+            check_strategy(get_strategy(name), canvas=canvas.full(), trained=trained, config=config)
 
     def test_a_strategy_of_ones_own_needs_nothing_unless_it_says_so(self):
         class Own(MaskPredict):
             pass
 
-        check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
-        Own.needs = frozenset({"rejecter"})
-        with pytest.raises(PadirError, match="Own needs a rejecter head"):
-            check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
+        for own, trained in ((Own(), Uniform()), (self.Pieces(), Mixed())):
+            check_strategy(own, canvas=Uniform(), trained=trained, config=ORDINARY)
 
     @pytest.mark.parametrize(
-        ("canvas", "trained", "decontextualised"),
-        [(Mask(), Mask(), False), (Mask(), Mixed(), False), (Mixed(), Mixed(), False), (Uniform(), Uniform(), True)],
+        ("strategy", "canvas", "trained", "config", "words"),
+        [
+            *(
+                row
+                for own in (BlockGibbs(), IndependentParallel())
+                for row in [
+                    (own, Mask(), Uniform(), ORDINARY, "trained Uniform choose padir, mask_predict"),
+                    (own, Mixed(), Mixed(), ORDINARY, "canvas Mixed Decoding.canvas = @Mask()"),
+                    (own, Uniform(), Mask(), ORDINARY, "canvas Uniform"),
+                ]
+            ),
+            *((EasyFirst(), Mask(), Mask(), each, "easy_first decontextualised") for each in (ORDINARY, JUDGING)),
+            *((Rejecter(), Uniform(), Uniform(), each, "rejecter needs head") for each in (ORDINARY, DISCO)),
+            (PredictionRejecter(), Uniform(), Uniform(), JUDGING, 'head that judges "prediction"'),
+            (Judged(), Uniform(), Uniform(), ORDINARY, "Judged needs rejecter head"),
+            (Pieces(), Mask(), Mask(), ORDINARY, "Pieces needs random pieces, canvas"),
+            (Pieces(), Mask(), Mixed(), ORDINARY, "Pieces needs random pieces, canvas"),
+            (Pieces(), Mixed(), Mixed(), ORDINARY, "Pieces needs random pieces, canvas"),
+            (Pieces(), Uniform(), Uniform(), DISCO, "Pieces needs random pieces, canvas"),
+        ],
     )
-    def test_pieces_are_needed_on_the_canvas_and_in_training(self, canvas, trained, decontextualised):
-        config = DISCO if decontextualised else ORDINARY
-
-        class Own(Padir):
-            needs = frozenset({"pieces"})
-
-        with pytest.raises(PadirError, match="Own needs random pieces, but the canvas"):
-            check_strategy(Own(), canvas=canvas, trained=trained, config=config)
-        check_strategy(Own(), canvas=Uniform(), trained=Mixed(), config=ORDINARY)
+    def test_strategies_that_do_not(self, strategy, canvas, trained, config, words):
+        with refused(words):
+            check_strategy(strategy, canvas=canvas.full(), trained=trained, config=config)
 
     def test_every_need_is_checked(self):
         assert all(
             getattr(cls, "needs", set()) <= {"mask", "pieces", "rejecter", "decontextualised"}
             for cls in STRATEGIES.values()
         )
-
-
-def test_lifted_is_the_first_of_two_steps():
-    before = canvas([10, 11, 12])
-    chosen_BL = jnp.array([[True, False, False, False]])
-    inputs = (before.tokens_BL, chosen_BL)
-    transition, chosen_next_BL = FromStrategy(Padir())(keys(1), before, output([20, 20, 22]), *inputs, progress=0.0)
-    assert chosen_next_BL is chosen_BL
-    assert transition.tokens_BL.tolist() == [[20, 11, 22, EOS]]
-    doubtful = output([20, 21], [3.0, 9.0])
-    transition, _ = FromStrategy(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
-    assert transition.tokens_BL.tolist() == [[63, 21, EOS]]
 
 
 class TestOneFile:
@@ -249,5 +244,5 @@ class TestOneFile:
     def test_a_line_in_the_registry_is_enough(self, monkeypatch):
         monkeypatch.setitem(STRATEGIES, "left_to_right", LeftToRight)
         assert parse_strategy("left_to_right:count=3") == LeftToRight(3)
-        with pytest.raises(PadirError, match="has no hyperparameter 'number': it has count: a whole number = 2"):
+        with refused("no hyperparameter 'number': count: whole number = 2"):
             parse_strategy("left_to_right:number=3")

@@ -7,16 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, clean, keys, moody
+from numpy.testing import assert_allclose, assert_array_equal
+from support.fakes import IDS, assert_value, clean, keys, moody
 
 from padir.refinement import (
     Cmlm,
-    Constant,
     FromStrategy,
     Glat,
     MaskPredict,
     Padir,
-    Rejecter,
+    PredictionRejecter,
+    RewriteAll,
     SampledUnroll,
     Smart,
     StageTransition,
@@ -29,16 +30,23 @@ BETWEENS = [FromStrategy(), FromStrategy(MaskPredict()), Smart(), Glat(), Sample
 
 
 def row(tokens, start=None, rows=1):
-    """Rows of free tokens and EOS."""
+    """Rows of editable tokens and EOS."""
     tokens_BL = jnp.array([[*tokens, EOS]] * rows)
-    free_BL = jnp.array([[True] * len(tokens) + [False]] * rows)
-    start_BL = tokens_BL if start is None else jnp.array([[*start, EOS]] * rows)
-    return from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+    editable_BL = jnp.array([[True] * len(tokens) + [False]] * rows)
+    initial_BL = tokens_BL if start is None else jnp.array([[*start, EOS]] * rows)
+    return from_tokens(tokens_BL, initial_BL, editable_BL, jnp.ones_like(tokens_BL), IDS)
 
 
 def guess(tokens, rows=1):
     """A decoder's output whose argmax is `tokens`."""
     return Output(9.0 * jax.nn.one_hot(jnp.array([[*tokens, EOS]] * rows), IDS.vocab_size))
+
+
+def between(transition, canvas, output, target_BL=None, chosen_BL=None, progress=0.0):
+    """The next canvas and its chosen positions; the target is what stands there, and every free position is chosen."""
+    target_BL = canvas.tokens_BL if target_BL is None else target_BL
+    chosen_BL = canvas.editable_BL if chosen_BL is None else chosen_BL
+    return transition(keys(len(target_BL)), canvas, output, target_BL, chosen_BL, progress=progress)
 
 
 @pytest.fixture(params=BETWEENS, ids=str)
@@ -47,41 +55,38 @@ def transition(request):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run_between(transition, tokens_BL, free_BL, segment_BL):
+def run_between(transition, tokens_BL, editable_BL, segment_BL):
     """The canvas and the chosen positions after a transition from corrupted tokens."""
-    noisy_BL, chosen_BL = Cmlm()(keys(len(tokens_BL)), tokens_BL, free_BL, segment_BL, ids=IDS)
-    start_BL = jnp.where(free_BL, MASK, tokens_BL)
-    canvas = from_tokens(noisy_BL, start_BL, free_BL, segment_BL, IDS)
+    noisy_BL, chosen_BL = Cmlm()(keys(len(tokens_BL)), tokens_BL, editable_BL, segment_BL, ids=IDS)
+    initial_BL = jnp.where(editable_BL, MASK, tokens_BL)
+    canvas = from_tokens(noisy_BL, initial_BL, editable_BL, segment_BL, IDS)
     output = Output(forbid(moody()(canvas), IDS.special))
     return transition(keys(len(tokens_BL), 5), canvas, output, tokens_BL, chosen_BL, progress=jnp.float32(0.5))
 
 
 class TestContract:
     def test_is_a_frozen_hashable_between(self, transition):
-        assert isinstance(transition, StageTransition)
-        assert transition == dataclasses.replace(transition) and hash(transition) == hash(
-            dataclasses.replace(transition)
-        )
+        assert_value(transition, StageTransition)
 
     def test_leaves_eos_and_padding_and_chooses_free_positions(self, transition):
-        tokens_BL, free_BL, segment_BL = clean()
-        canvas, chosen_BL = run_between(transition, tokens_BL, free_BL, segment_BL)
-        np.testing.assert_array_equal(canvas.tokens_BL[~free_BL], tokens_BL[~free_BL])
-        assert chosen_BL.any() and not (chosen_BL & ~free_BL).any()
+        tokens_BL, editable_BL, segment_BL = clean()
+        canvas, chosen_BL = run_between(transition, tokens_BL, editable_BL, segment_BL)
+        assert_array_equal(canvas.tokens_BL[~editable_BL], tokens_BL[~editable_BL])
+        assert chosen_BL.any() and not (chosen_BL & ~editable_BL).any()
 
     def test_is_the_same_jitted(self, transition):
         with jax.disable_jit():
             plain = run_between(transition, *clean())
         jitted = run_between(transition, *clean())
-        np.testing.assert_array_equal(plain[0].tokens_BL, jitted[0].tokens_BL)
-        np.testing.assert_array_equal(plain[1], jitted[1])
+        assert_array_equal(plain[0].tokens_BL, jitted[0].tokens_BL)
+        assert_array_equal(plain[1], jitted[1])
 
     def test_a_longer_row_changes_nothing(self, transition):
         inputs = clean()
         short = run_between(transition, *inputs)
         long = run_between(transition, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
-        np.testing.assert_array_equal(long[0].tokens_BL[:, :12], short[0].tokens_BL)
-        np.testing.assert_array_equal(long[1][:, :12], short[1])
+        assert_array_equal(long[0].tokens_BL[:, :12], short[0].tokens_BL)
+        assert_array_equal(long[1][:, :12], short[1])
 
     def test_segments_of_a_packed_row_do_not_see_each_other(self, transition):
         rows = [clean([n], n, seed=n) for n in (4, 7)]
@@ -90,7 +95,7 @@ class TestContract:
         packed = [jnp.concatenate(pair, 1) for pair in zip(rows[0], second, strict=True)]
         together = run_between(transition, *packed)
         for i, take in enumerate((lambda canvas: canvas.tokens_BL, lambda chosen_BL: chosen_BL)):
-            np.testing.assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
+            assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
 
 
 class TestFromStrategy:
@@ -98,9 +103,8 @@ class TestFromStrategy:
 
     def after(self, strategy, tokens, output, start=None):
         canvas = row(tokens, start)
-        after, chosen_BL = FromStrategy(strategy)(
-            keys(1), canvas, output, canvas.tokens_BL, canvas.free_BL & (canvas.tokens_BL == 11), progress=0.0
-        )
+        chosen_BL = canvas.editable_BL & (canvas.tokens_BL == 11)
+        after, chosen_BL = between(FromStrategy(strategy), canvas, output, chosen_BL=chosen_BL)
         assert chosen_BL.tolist() == [[token == 11 for token in (*tokens, EOS)]]  # what the corruption chose
         assert after.tokens_BL[0, -1] == EOS
         return after.tokens_BL[0, :-1].tolist()
@@ -117,34 +121,31 @@ class TestFromStrategy:
     def test_predictions_that_are_all_rejected_are_not_shown(self):
         output = dataclasses.replace(guess([20, 21, 22]), keep_logits_BL=jnp.full((1, 4), -5.0), judges="prediction")
         for remask, tokens in [("previous", [10, 11, 12]), ("start", [7, 8, 9]), ("logits", [20, 21, 22])]:
-            assert self.after(Rejecter(remask=remask), [10, 11, 12], output, start=[7, 8, 9]) == tokens
+            assert self.after(PredictionRejecter(remask=remask), [10, 11, 12], output, start=[7, 8, 9]) == tokens
 
     def test_the_step_is_the_first_of_two(self):
         output = Output(jnp.array([[[1.0], [0.5], [0.2], [1.0]]]) * guess([20, 21, 22]).logits_BLV)
         assert self.after(MaskPredict(), [MASK] * 3, output) == [20, 21, MASK]  # one half, rounded down
-        linear = Constant(1.0, rewrite_all=True, schedule="linear", remask="previous")
+        linear = RewriteAll(1.0, schedule="linear", remask="previous")
         assert self.after(linear, [10, 11, 12], output) == [20, 11, 12]  # of three and EOS
 
     def test_scores_of_an_earlier_stage_count_for_nothing(self):
-        canvas = row([MASK, MASK]).replace(score_BL=jnp.array([[-0.1, -0.1, 0.0]]))
-        after, _ = FromStrategy(MaskPredict())(
-            keys(1), canvas, guess([20, 21]), canvas.tokens_BL, canvas.free_BL, progress=0
+        canvas = row([MASK, MASK]).replace(
+            score_BL=jnp.array([[-0.1, -0.1, 0.0]]), written_BL=jnp.array([[True, True, False]])
         )
+        after, _ = between(FromStrategy(MaskPredict()), canvas, guess([20, 21]))
         assert after.tokens_BL.tolist() == [[MASK, 21, EOS]]
 
 
 class TestSmart:
     def test_fills_only_the_masks_and_hides_a_random_number(self):
         canvas = row([MASK, 11, MASK, 13], start=[MASK] * 4, rows=2_000)
-        chosen_BL = canvas.tokens_BL == MASK
-        after, hidden_BL = Smart()(
-            keys(2_000), canvas, guess([20, 21, 22, 23], 2_000), canvas.tokens_BL, chosen_BL, progress=0.0
-        )
+        after, masked_BL = between(Smart(), canvas, guess([20, 21, 22, 23], 2_000), chosen_BL=canvas.tokens_BL == MASK)
         # 11 and 13 were the target's and stay, whatever the decoder thinks of them.
-        np.testing.assert_array_equal(after.tokens_BL, jnp.where(hidden_BL, MASK, jnp.array([20, 11, 22, 13, EOS])))
-        numbers = np.bincount(np.asarray(hidden_BL.sum(-1)), minlength=5)
+        assert_array_equal(after.tokens_BL, jnp.where(masked_BL, MASK, jnp.array([20, 11, 22, 13, EOS])))
+        numbers = np.bincount(np.asarray(masked_BL.sum(-1)), minlength=5)
         assert numbers[0] == 0 and np.square(numbers[1:] - 500).sum() / 500 < 21.1  # chi-squared, p = 1e-4
-        np.testing.assert_allclose(hidden_BL[:, :4].mean(0), 10 / 16, atol=0.045)
+        assert_allclose(masked_BL[:, :4].mean(0), 10 / 16, atol=0.045)
 
     def test_the_decoding_strategy_is_mask_predict(self):
         assert Smart().strategy == MaskPredict() and dataclasses.asdict(Smart()) == {}
@@ -156,25 +157,23 @@ class TestGlat:
         target, rows = list(range(10, 20)), 500
         target_BL, canvas = jnp.array([[*target, EOS]] * rows), row([MASK] * 10, rows=rows)
         output = guess([30] * wrong + target[wrong:], rows)
-        after, chosen_BL = Glat(ratio, ratio)(
-            keys(rows), canvas, output, target_BL, canvas.free_BL, progress=jnp.float32(0.7)
-        )
-        share = float((~chosen_BL & canvas.free_BL).mean() * 11 / 10)
+        after, chosen_BL = between(Glat(ratio, ratio), canvas, output, target_BL, progress=0.7)
+        share = float((~chosen_BL & canvas.editable_BL).mean() * 11 / 10)
         expected = ratio * wrong / 10
         assert share == pytest.approx(expected, abs=5 * np.sqrt(expected * (1 - expected) / (10 * rows)))
-        np.testing.assert_array_equal(after.tokens_BL, jnp.where(chosen_BL, MASK, target_BL))
+        assert_array_equal(after.tokens_BL, jnp.where(chosen_BL, MASK, target_BL))
 
     def test_reveals_right_guesses_as_often_as_wrong_ones(self):
         target = [10, 11, 12, 13]
         target_BL, canvas = jnp.array([[*target, EOS]] * 2_000), row([MASK] * 4, rows=2_000)
         output = guess([10, 11, 30, 31], 2_000)
-        _, chosen_BL = Glat(0.5, 0.5)(keys(2_000), canvas, output, target_BL, canvas.free_BL, progress=0.0)
-        np.testing.assert_allclose(chosen_BL[:, :4].mean(0), 0.75, atol=4 * np.sqrt(0.75 * 0.25 / 2_000))
+        _, chosen_BL = between(Glat(0.5, 0.5), canvas, output, target_BL)
+        assert_allclose(chosen_BL[:, :4].mean(0), 0.75, atol=4 * np.sqrt(0.75 * 0.25 / 2_000))
 
     def test_tokens_that_the_corruption_kept_are_hidden_again(self):
         canvas = row([10, MASK, 12], start=[MASK] * 3)
         target_BL = jnp.array([[10, 11, 12, EOS]])
-        after, chosen_BL = Glat()(keys(1), canvas, guess([10, 11, 12]), target_BL, canvas.free_BL, progress=0.0)
+        after, chosen_BL = between(Glat(), canvas, guess([10, 11, 12]), target_BL)
         assert after.tokens_BL.tolist() == [[MASK, MASK, MASK, EOS]]
         assert chosen_BL.tolist() == [[True, True, True, False]]
 
@@ -182,22 +181,22 @@ class TestGlat:
         rows = 500
         target_BL = jnp.array([[10, 11, EOS, 12, 13, 14, 15, EOS]] * rows)
         segment_BL = jnp.array([[1, 1, 1, 2, 2, 2, 2, 2]] * rows)
-        free_BL = target_BL != EOS
-        canvas = from_tokens(jnp.where(free_BL, MASK, EOS), jnp.where(free_BL, MASK, EOS), free_BL, segment_BL, IDS)
+        editable_BL = target_BL != EOS
+        canvas = from_tokens(
+            jnp.where(editable_BL, MASK, EOS), jnp.where(editable_BL, MASK, EOS), editable_BL, segment_BL, IDS
+        )
         best_BL = jnp.array([[10, 11, EOS, 30, 30, 30, 15, EOS]] * rows)
         output = Output(9.0 * jax.nn.one_hot(best_BL, IDS.vocab_size))
-        _, chosen_BL = Glat(0.8, 0.8)(keys(rows), canvas, output, target_BL, free_BL, progress=0.0)
-        shown_L = (~chosen_BL & free_BL).mean(0)
-        np.testing.assert_allclose(shown_L[:2], 0)
-        np.testing.assert_allclose(shown_L[3:7], 0.8 * 3 / 4, atol=5 * np.sqrt(0.24 / rows))
+        _, chosen_BL = between(Glat(0.8, 0.8), canvas, output, target_BL)
+        shown_L = (~chosen_BL & editable_BL).mean(0)
+        assert_allclose(shown_L[:2], 0)
+        assert_allclose(shown_L[3:7], 0.8 * 3 / 4, atol=5 * np.sqrt(0.24 / rows))
 
     def test_the_ratio_is_annealed(self):
         glat = Glat()
         assert [glat.ratio(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.4, 0.3])
         target_BL, canvas = jnp.array([[10] * 10 + [EOS]] * 500), row([MASK] * 10, rows=500)
-        run = jax.jit(
-            lambda p: glat(keys(500), canvas, guess([30] * 10, 500), target_BL, canvas.free_BL, progress=p)[1]
-        )
+        run = jax.jit(lambda p: between(glat, canvas, guess([30] * 10, 500), target_BL, progress=p)[1])
         shown = [1 - float(run(p)[:, :10].mean()) for p in (0.0, 0.5, 0.999)]
         assert shown == pytest.approx([0.5, 0.4, 0.3], abs=0.04)
 
@@ -207,22 +206,21 @@ class TestSampledUnroll:
         logits_V = jnp.full(IDS.vocab_size, -jnp.inf).at[6:9].set(jnp.log(jnp.array([0.6, 0.3, 0.1])))
         canvas = row([10] * 20, rows=500)
         output = Output(jnp.broadcast_to(logits_V, (500, 21, IDS.vocab_size)))
-        after, _ = SampledUnroll(temperature)(keys(500), canvas, output, canvas.tokens_BL, canvas.free_BL, progress=0.0)
+        after, _ = between(SampledUnroll(temperature), canvas, output)
         tokens = np.asarray(after.tokens_BL)[:, :20]
         assert (after.tokens_BL[:, 20] == EOS).all() and len({tuple(each) for each in tokens}) > 450
         expected = np.log([0.6, 0.3, 0.1])[tokens - 6]  # of the model, whatever the temperature
-        np.testing.assert_allclose(after.score_BL[:, :20], expected, rtol=1e-5)
+        assert_allclose(after.score_BL[:, :20], expected, rtol=1e-5)
         return np.bincount(tokens.ravel(), minlength=9)[6:] / tokens.size
 
     def test_samples_every_free_position_from_the_model(self):
-        np.testing.assert_allclose(self.frequencies(1.0), [0.6, 0.3, 0.1], atol=0.02)
+        assert_allclose(self.frequencies(1.0), [0.6, 0.3, 0.1], atol=0.02)
 
     def test_the_temperature_sharpens(self):
         # At 1/2 the probabilities are squared: 0.36, 0.09, 0.01 of 0.46.
-        np.testing.assert_allclose(self.frequencies(0.5), np.array([36, 9, 1]) / 46, atol=0.02)
+        assert_allclose(self.frequencies(0.5), np.array([36, 9, 1]) / 46, atol=0.02)
 
     def test_chosen_positions_stay_what_the_corruption_chose(self):
         canvas = row([10, 11])
         chosen_BL = jnp.array([[False, True, False]])
-        after = SampledUnroll()(keys(1), canvas, guess([20, 21]), canvas.tokens_BL, chosen_BL, progress=0.0)
-        assert after[1] is chosen_BL
+        assert between(SampledUnroll(), canvas, guess([20, 21]), chosen_BL=chosen_BL)[1] is chosen_BL

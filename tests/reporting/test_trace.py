@@ -4,8 +4,8 @@ import html.parser
 import math
 
 import pytest
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.reporting.trace import Step, Trace, render_html, render_text
 
 
@@ -171,9 +171,6 @@ def test_page_of_no_sentences():
 
 
 def test_misfit_traces_are_refused():
-    with pytest.raises(PadirError, match="each of 2 pieces, got 1"):
-        Step(("a", "b"), (0.0,))
-    with pytest.raises(PadirError, match="no steps"):
-        Trace("x", (), "x")
-    with pytest.raises(PadirError, match=r"\[1, 2\] pieces"):
-        Trace("x", (step("a"), step("a", "b")), "x")
+    refuses(lambda: Step(("a", "b"), (0.0,)), "each of 2 pieces, got 1")
+    refuses(lambda: Trace("x", (), "x"), "no steps")
+    refuses(lambda: Trace("x", (step("a"), step("a", "b")), "x"), "[1, 2] pieces")

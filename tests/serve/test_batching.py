@@ -57,6 +57,14 @@ def busy(batcher, runs):
     return future
 
 
+def finished(runs, futures):
+    """The batches after the busy one."""
+    runs.gate.set()
+    for future in futures:
+        future.result(20)
+    return runs.batches[1:]
+
+
 def test_each_gets_its_own_result(make):
     futures = make().submit([("a", 1), ("b", 2), ("a", 3)])
     assert [future.result(20) for future in futures] == ["a1", "b2", "a3"]
@@ -66,18 +74,14 @@ def test_only_what_has_a_key_in_common_runs_together_and_the_oldest_first(make, 
     batcher = make()
     busy(batcher, runs)
     futures = batcher.submit([("b", 1), ("a", 2), ("b", 3)])
-    runs.gate.set()
-    [future.result(20) for future in futures]
-    assert runs.batches[1:] == [("b", [1, 3]), ("a", [2])]
+    assert finished(runs, futures) == [("b", [1, 3]), ("a", [2])]
 
 
 def test_a_batch_has_a_largest_size(make, runs):
     batcher = make(max_batch=2)
     busy(batcher, runs)
     futures = batcher.submit([("a", n) for n in range(5)])
-    runs.gate.set()
-    [future.result(20) for future in futures]
-    assert [works for _, works in runs.batches[1:]] == [[0, 1], [2, 3], [4]]
+    assert [works for _, works in finished(runs, futures)] == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +91,7 @@ def test_a_batch_has_the_largest_size_that_is_filled_by_half(make, runs, count, 
     batcher = make(sizes=(1, 8, 32))
     busy(batcher, runs)
     futures = batcher.submit([("a", n) for n in range(count)])
-    runs.gate.set()
-    [future.result(20) for future in futures]
-    assert [len(works) for _, works in runs.batches[1:]] == expected
+    assert [len(works) for _, works in finished(runs, futures)] == expected
 
 
 def test_a_lone_job_waits_for_others_and_a_full_batch_does_not(make, runs):
@@ -171,9 +173,7 @@ class TestClients:
         futures = batcher.submit([("a", n) for n in range(4)], "one")
         futures += batcher.submit([("a", n) for n in range(10, 12)], "two")
         futures += batcher.submit([("a", n) for n in range(20, 22)], "three")
-        runs.gate.set()
-        [future.result(20) for future in futures]
-        assert [works for _, works in runs.batches[1:]] == [[0, 10, 20], [1, 11, 21], [2, 3]]
+        assert [works for _, works in finished(runs, futures)] == [[0, 10, 20], [1, 11, 21], [2, 3]]
 
     def test_who_comes_late_does_not_wait_for_turns_that_are_over(self, make, runs):
         batcher = make(max_batch=2)
@@ -181,9 +181,7 @@ class TestClients:
             batcher.submit([("a", n)], "one")[0].result(20)
         busy(batcher, runs)
         futures = batcher.submit([("a", "x"), ("a", "y")], "one") + batcher.submit([("a", "z")], "two")
-        runs.gate.set()
-        [future.result(20) for future in futures]
-        assert [works for _, works in runs.batches[-2:]] == [["x", "z"], ["y"]]
+        assert [works for _, works in finished(runs, futures)[-2:]] == [["x", "z"], ["y"]]
 
     def test_one_has_no_more_jobs_than_places_are_free(self, make, runs):
         batcher = make(max_queue=8)

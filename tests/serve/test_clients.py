@@ -8,7 +8,7 @@ import threading
 
 import httpx
 import pytest
-from support.serving import ask, connection, engine_of, figure, running, until
+from support.serving import ask, connection, engine_of, figure, running, turned_away, until
 
 from padir.cli import entry
 from padir.serve.messages import Limits
@@ -30,14 +30,11 @@ def at(client, address):
 @needs_linux
 def test_one_address_leaves_room_for_another(gated):
     with running(engine_of(gated, limits=Limits(max_queue=8, max_sentences=4))) as client, at(client, OTHER) as other:
-        gated.gate.clear()
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(ask, client, "eins")]
-            assert gated.entered.acquire(timeout=30)
+            asked = [gated.busy(pool, client)]
             asked += [pool.submit(ask, client, ["eins", "zwei"]) for _ in range(2)]
             until(lambda: figure(client, "queue_sentences") == 4)
-            refused = client.post("/translate", json={"text": "eins"}, headers={"X-Forwarded-For": "10.0.0.1"})
-            assert refused.status_code == 429 and "4 of this client" in refused.json()["error"]
+            turned_away(client, 429, "4 of this client", {"X-Forwarded-For": "10.0.0.1"})
             asked.append(pool.submit(ask, other, ["drei", "vier"]))
             until(lambda: figure(client, "queue_sentences") == 6)
             gated.gate.set()
@@ -89,8 +86,7 @@ def test_what_would_take_long_is_refused_before_it_does(translator, monkeypatch,
         type(translator.loaded), "source_tokens", lambda *how, **more: read.append(how[1]) or tokens(*how, **more)
     )
     with running(engine_of(translator, limits=Limits(max_characters=200))) as client:
-        refused = client.post("/translate", json={"text": text, "placeholders": ["tags"]})
-    assert refused.status_code == 422 and refused.json()["error"].startswith(message)
+        turned_away(client, 422, message, text=text, placeholders=["tags"])
     assert not any(len(each) > 200 for each in read) and len(read) < 2
 
 

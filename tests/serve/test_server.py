@@ -13,15 +13,15 @@ from pathlib import Path
 
 import jax.monitoring
 import pytest
-from support.serving import Gated, ask, connection, engine_of, figure, running, same, until
+from support.serving import Gated, ask, connection, engine_of, figure, running, same, turned_away, until
 from support.tiny_model import random_model_dir, random_translator
 
 from padir.cli import main
 from padir.decoding.options import Decoding
-from padir.decoding.pipeline import PROGRAMS
+from padir.decoding.programs import PROGRAMS
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.serve.engine import Engine, row_lengths
-from padir.serve.messages import Limits, Request
+from padir.serve.messages import Limits, TranslateRequest
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +32,18 @@ def model_dir(tmp_path_factory):
 class TestUnderLoad:
     def test_a_full_queue_is_refused_until_there_is_room(self, gated):
         with running(engine_of(gated, limits=Limits(max_queue=6, max_sentences=3))) as client:
-            gated.gate.clear()
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
-                first = pool.submit(ask, client, "eins")
-                assert gated.entered.acquire(timeout=30)
+                first = gated.busy(pool, client)
                 second = pool.submit(ask, client, ["eins", "zwei"])
                 until(lambda: figure(client, "queue_sentences") == 2)
-                refused = client.post("/translate", json={"text": ["eins", "zwei"]})
-                assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
-                assert "2 jobs wait, 2 of this client: 2 more exceed its share" in refused.json()["error"]
+                words = "2 jobs wait, 2 of this client: 2 more exceed its share"
+                assert turned_away(client, 429, words, text=["eins", "zwei"]).headers["retry-after"] == "1"
                 third = pool.submit(ask, client, "drei")
                 until(lambda: figure(client, "queue_sentences") == 3)
                 gated.gate.set()
                 same(
                     first.result(30) + second.result(30) + third.result(30),
-                    [*gated.translate(["eins"]), *gated.translate(["eins", "zwei"]), *gated.translate(["drei"])],
+                    gated.translate(["eins", "eins", "zwei", "drei"], batch_size=1),
                 )
             assert figure(client, 'requests_total{status="429"}') == 1
 
@@ -78,10 +75,8 @@ class TestUnderLoad:
 
     def test_the_work_of_a_client_that_left_is_not_done(self, gated):
         with running(engine_of(gated)) as client:
-            gated.gate.clear()
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                first = pool.submit(ask, client, "eins")
-                assert gated.entered.acquire(timeout=30)
+                first = gated.busy(pool, client)
                 body = b'{"text": ["zwei", "drei"]}'
                 with connection(client.port, body=body) as leaving:
                     leaving.sendall(body)
@@ -99,7 +94,7 @@ class TestUnderLoad:
         for count, trace, expected in ((4, False, [1] * 4), (5, False, [5]), (9, False, [8, 1]), (6, True, [1] * 6)):
             engine = engine_of(gated, Decoding(batch_size=32))
             engine.state = "ready"
-            futures = engine.submit(engine.prepare(Request(("eins",) * count, 1, 1, trace=trace))[1])
+            futures = engine.submit(engine.prepare(TranslateRequest(("eins",) * count, 1, 1, trace=trace))[1])
             gated.batches.clear()
             engine.start()
             assert len({future.result(60).text for future in futures}) == 1
@@ -109,10 +104,8 @@ class TestUnderLoad:
     def test_an_error_of_the_model_is_of_one_request(self, translator):
         failing = Gated(translator, bad_length=5)  # [LENGTH], three words, EOS
         with running(engine_of(failing)) as client:
-            failing.gate.clear()
             with concurrent.futures.ThreadPoolExecutor(3) as pool:
-                first = pool.submit(ask, client, "eins")
-                assert failing.entered.acquire(timeout=30)
+                first = failing.busy(pool, client)
                 good = pool.submit(ask, client, "eins zwei")
                 bad = pool.submit(client.post, "/translate", json={"text": "eins zwei drei"})
                 until(lambda: figure(client, "queue_sentences") == 2)
@@ -126,17 +119,15 @@ class TestUnderLoad:
 
 
 class TestWarmUp:
-    def test_ready_means_that_single_sentences_compile_nothing(self, gated):
+    def test_ready_means_that_single_sentences_compile_nothing(self, tokenizer):
+        gated = Gated(random_translator(tokenizer, max_length=9))  # no other test has compiled its programs
         gated.gate.clear()
-        encode.clear_cache()
-        refine_drafts.clear_cache()
         with running(engine_of(gated, warm_up=8), wait=False) as client:
             assert gated.entered.acquire(timeout=30)
             health = client.get("/health")
             assert health.status_code == 503 and health.json()["status"] == "warming up"
             assert figure(client, "ready") == 0
-            refused = client.post("/translate", json={"text": "eins"})
-            assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
+            assert turned_away(client, 503, "").headers["retry-after"] == "5"
             gated.gate.set()
             until(lambda: client.get("/health").status_code == 200, 120)
             languages = {"source": "de", "target": "en"}
@@ -153,11 +144,13 @@ class TestWarmUp:
     def test_lengths_of_the_model(self, tokenizer):
         """Sources of 16 and 32 tokens have programs of their own, and a model that takes fewer compiles them once."""
         for most, expected in ((8, [(1, 16)]), (24, [(1, 16), (1, 32)])):
-            model = Gated(random_translator(tokenizer, max_length=most))
-            seen, model.enter = set(), lambda batch: None
-            model.enter = lambda batch, seen=seen, model=model: seen.add(
-                model.loaded.padded(batch.tokens, 1, row_lengths(model.card.config)).shape
-            )
+            model, seen = random_translator(tokenizer, max_length=most), set()
+
+            def record(writer, decoding, n_best, sources, model=model, seen=seen):
+                tokens = [each.tokens for each in sources]
+                seen.add(model.loaded.padded(tokens, 1, row_lengths(model.card.config)).shape)
+
+            model.translate_batch = record
             engine = Engine(model, Decoding())
             engine.start()
             until(lambda engine=engine: engine.ready, 120)
@@ -169,7 +162,7 @@ class TestWarmUp:
         with running(engine, wait=False) as client:
             until(lambda: engine.failure is not None)
             assert client.get("/health").json()["status"] == "failed" and client.get("/health").status_code == 503
-            assert client.post("/translate", json={"text": "eins"}).status_code == 503
+            turned_away(client, 503, "")
         assert len(engine.translator.batches) == 1  # and tried no more
 
     def test_the_server_may_end_in_its_middle(self, gated):
@@ -196,9 +189,7 @@ def test_the_end_waits_for_answers(gated):
     engine = engine_of(gated)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         with running(engine) as client:
-            gated.gate.clear()
-            asked = [pool.submit(ask, client, "eins")]
-            assert gated.entered.acquire(timeout=30)
+            asked = [gated.busy(pool, client)]
             asked += [pool.submit(ask, client, text) for text in ("zwei drei", "vier")]
             until(lambda: figure(client, "queue_sentences") == 2)
             client.uvicorn.should_exit = True

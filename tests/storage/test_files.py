@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from support.commands import refused, run
+from support.refusals import refuses
 from support.tiny_model import random_model_dir
 
-from padir.cli import main
-from padir.errors import PadirError
 from padir.storage.files import check_local, write_text
 from padir.storage.folders import atomic_folder
 
@@ -24,8 +24,7 @@ def replace_folder(path):
 )
 def test_an_address_is_refused_by_name(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PadirError, match="a local path is needed here, got 'gs:/.*bucket/run': copy"):
-        use(ADDRESS)
+    refuses(use, "a local path is needed here, got 'gs:/ ... bucket/run': copy", ADDRESS)
     assert not os.listdir(tmp_path)
 
 
@@ -35,26 +34,25 @@ def test_paths_are_no_addresses():
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command",
     [
-        ["prepare", "--task", "toy_de_en", "--vocab", ADDRESS, "--output", "data/toy"],
-        ["evaluate", "--model", "de_en", "--data", "data/toy", "--output", ADDRESS],
-        ["translate", "--shortlist", ADDRESS, "Hallo"],
-        ["translate", "--json", "s3://bucket/a.json", "Hallo"],
-        ["t5x", "import", ADDRESS, "--output", "model"],
+        f"prepare --task toy_de_en --vocab {ADDRESS} --output data/toy",
+        f"evaluate --model de_en --data data/toy --output {ADDRESS}",
+        f"translate --shortlist {ADDRESS} Hallo",
+        "translate --json s3://bucket/a.json Hallo",
+        f"t5x import {ADDRESS} --output model",
     ],
 )
-def test_the_command_line_refuses_addresses_of_files(words, tmp_path, monkeypatch, capsys):
+def test_the_command_line_refuses_addresses_of_files(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert "a local path is needed here, got " in capsys.readouterr().err
+    assert "a local path is needed here, got " in refused(capsys, command)
     assert not os.listdir(tmp_path)
 
 
 def test_a_sentence_may_begin_with_an_address(tmp_path, capsys):
     model = random_model_dir(tmp_path, max_length=8)
-    assert main(["translate", "--model", str(model), "--num_steps", "1", "http://example.org ist eine Adresse."]) == 0
-    assert capsys.readouterr().out
+    status, out, _ = run(capsys, f"translate --model {model} --num_steps 1", "http://example.org ist eine Adresse.")
+    assert status == 0 and out
 
 
 def test_a_replaced_file_keeps_its_permissions(tmp_path):

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.storage.files import beside
 from padir.storage.folders import atomic_folder, check_replaceable, remove_leftovers
 from padir.storage.manifest import write_manifest
@@ -52,10 +52,19 @@ def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path, f
     assert (tmp_path / "out" / "file").read_text() in ("old", "new")
 
 
+def refused_at_its_end(folder, change):
+    """A folder cannot take its place, because something was changed while it was written."""
+
+    def write():
+        with atomic_folder(folder) as partial:
+            change(partial)
+
+    refuses(write, "cannot write ... out ")
+
+
 def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path):
     write(tmp_path / "out", "old")
-    with pytest.raises(PadirError, match="cannot write .*out "), atomic_folder(tmp_path / "out") as partial:
-        partial.rename(tmp_path / "elsewhere")  # nothing is left to be renamed
+    refused_at_its_end(tmp_path / "out", lambda partial: partial.rename(tmp_path / "elsewhere"))  # nothing is left
     assert (tmp_path / "out" / "file").read_text() == "old"
 
 
@@ -103,24 +112,25 @@ def test_processes_of_one_number_do_not_mix_their_folders(tmp_path):
 
 
 def test_a_folder_that_another_process_made_meanwhile_is_not_replaced(tmp_path):
-    with pytest.raises(PadirError, match="cannot write .*out "), atomic_folder(tmp_path / "out"):
+    def change(partial):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "theirs").touch()
+
+    refused_at_its_end(tmp_path / "out", change)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]
 
 
 def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
-    check_replaceable(tmp_path / "absent", "kind", overwrite=False)
-    check_replaceable(tmp_path, "kind", overwrite=False)  # empty
-    write(tmp_path / "letters", "dear")
-    with pytest.raises(PadirError, match="holds no kind of an earlier export"):
-        check_replaceable(tmp_path / "letters", "kind", overwrite=True)
-    (tmp_path / "letters" / "kind").touch()
-    write_manifest(tmp_path / "letters")
-    check_replaceable(tmp_path / "letters", "kind", overwrite=True)
-    with pytest.raises(PadirError, match="holds an earlier export: give another folder, or set overwrite"):
-        check_replaceable(tmp_path / "letters", "kind", overwrite=False)
-    (tmp_path / "letters" / "notes").mkdir()
-    (tmp_path / "letters" / "notes" / "mine.txt").touch()
-    with pytest.raises(PadirError, match="holds notes/mine.txt, which is not part of the export: move it"):
-        check_replaceable(tmp_path / "letters", "kind", overwrite=True)
+    letters = tmp_path / "letters"
+    check_replaceable(letters, "kind", overwrite=False)  # absent
+    letters.mkdir()
+    check_replaceable(letters, "kind", overwrite=False)  # empty
+    (letters / "file").write_text("dear")
+    refuses(check_replaceable, "holds no kind of an earlier export", letters, "kind", overwrite=True)
+    (letters / "kind").touch()
+    write_manifest(letters)
+    check_replaceable(letters, "kind", overwrite=True)
+    refuses(check_replaceable, "give another folder, or set overwrite", letters, "kind", overwrite=False)
+    (letters / "notes").mkdir()
+    (letters / "notes" / "mine.txt").touch()
+    refuses(check_replaceable, "notes/mine.txt, which is not part of the export", letters, "kind", overwrite=True)

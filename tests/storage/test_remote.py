@@ -6,12 +6,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from support.commands import refused, run
 from support.faults import files_in, full_disk, refuses_damage
+from support.refusals import refuses
 from support.small_corpus import Numbers, small_tokenizer
 from support.tiny_model import prepared_numbers, random_model_dir
 
 from padir import PadirError
-from padir.cli import main
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest
 from padir.storage import remote
@@ -34,6 +35,21 @@ def there(bucket):
 
 def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files_in(folder)}
+
+
+def naming(folder, name, renamed):
+    """Lets a manifest, whose sum is right, name a file of the store under another name, too."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"][renamed] = manifest["files"][name]
+    (folder / MANIFEST).write_text(json.dumps(sealed(manifest)))
+
+
+@pytest.fixture
+def step(bucket):
+    """The folder of a checkpoint at `RUN`."""
+    step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
+    step.mkdir(parents=True)
+    return step
 
 
 def names(bucket, operation):
@@ -82,18 +98,14 @@ class TestFetching:
         refuses_damage(read, there)
 
     def test_a_full_disk_is_named(self, there, bucket):
-        with full_disk(500), pytest.raises(PadirError, match="cannot write .*two .File too large.: raise the limit"):
-            fetched(RUN)
+        with full_disk(500):
+            refuses(fetched, "cannot write ... two (File too large): raise the limit", RUN)
         assert len(names(bucket, "get")) <= 2  # another attempt is of no use
 
     def test_no_file_is_written_outside_the_copy(self, there, bucket):
-        write_manifest(there)
-        manifest = json.loads((there / MANIFEST).read_text())
-        manifest["files"]["../outside"] = manifest["files"].pop("one")
-        (there / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        naming(there, "one", "../outside")
         (there.parent / "outside").write_text("1")
-        with pytest.raises(PadirError, match="is outside its folder"):
-            fetched(RUN)
+        refuses(fetched, "is outside its folder", RUN)
         assert not [*remote.copy_of(RemoteFolder(RUN), "read").parent.glob("outside")]
 
     @pytest.mark.parametrize(
@@ -101,35 +113,26 @@ class TestFetching:
     )
     def test_odd_names_are_refused(self, there, bucket, odd):
         """Also a folder's, and one of a folder that is a file."""
-        manifest = json.loads((there / MANIFEST).read_text())
-        manifest["files"][odd] = manifest["files"]["one"]
-        (there / MANIFEST).write_text(json.dumps(sealed(manifest)))
-        with pytest.raises(PadirError, match="manifest.json is damaged"):
-            fetched(RUN)
+        naming(there, "one", odd)
+        refuses(fetched, "manifest.json is damaged", RUN)
 
-    def test_a_checkpoint_of_another_run_is_no_copy(self, bucket):
+    def test_a_checkpoint_of_another_run_is_no_copy(self, step):
         """The run at the address was removed, and another one was trained there."""
-        step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
-        step.mkdir(parents=True)
         for content in ("old", "new"):
             (step / "state").write_text(content)
             write_manifest(step)
             assert (again() / "checkpoints" / "6" / "state").read_text() == content
 
-    def test_a_checkpoint_that_finds_no_room_is_not_damaged(self, bucket, tmp_path):
-        step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
-        step.mkdir(parents=True)
+    def test_a_checkpoint_that_finds_no_room_is_not_damaged(self, step, tmp_path):
         (step / "state").write_text("1" * 5_000)
         write_manifest(step)
-        with full_disk(1_000), pytest.raises(PadirError, match="cannot write .*: raise the limit"):
-            remote.fetch_steps(RemoteFolder(RUN), tmp_path)
+        with full_disk(1_000):
+            refuses(lambda: remote.fetch_steps(RemoteFolder(RUN), tmp_path), "cannot write ... : raise the limit")
         assert not [*(tmp_path / "checkpoints").iterdir()]
 
     @pytest.mark.parametrize("change", [lambda step: (step / MANIFEST).unlink(), write_manifest])
-    def test_a_checkpoint_that_vanishes_or_changes_meanwhile_is_skipped(self, bucket, tmp_path, caplog, change):
+    def test_a_checkpoint_that_vanishes_or_changes_meanwhile_is_skipped(self, bucket, step, tmp_path, caplog, change):
         """The run's trainer removes old checkpoints, their manifest first."""
-        step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
-        step.mkdir(parents=True)
         write_manifest(step)
         (step / "state").write_text("of another run")
 
@@ -163,10 +166,12 @@ class TestSending:
                 raise PermissionError(name)
 
         bucket.before = staticmethod(fail)
-        with pytest.raises(Unreachable, match="cannot be reached .*PermissionError.*: check the address"):
-            RemoteFolder(RUN).send(folder)
-        with pytest.raises(PadirError, match="holds no manifest.json"):
-            fetched(RUN)
+        refuses(
+            lambda: RemoteFolder(RUN).send(folder),
+            "cannot be reached ... PermissionError ... : check the address",
+            error=Unreachable,
+        )
+        refuses(fetched, "holds no manifest.json", RUN)
 
     def test_a_lost_connection_is_tried_again(self, there, bucket):
         seen = set()
@@ -182,8 +187,11 @@ class TestSending:
     @pytest.mark.parametrize(("error", "attempts"), [(TimeoutError, 3), (PermissionError, 1)])
     def test_a_store_that_does_not_answer_or_refuses_has_a_message(self, there, bucket, error, attempts):
         bucket.fail(error("no answer"))
-        with pytest.raises(Unreachable, match=rf"run/manifest.json cannot be reached \({error.__name__}: no answer\)"):
-            fetched(RUN)
+        refuses(
+            lambda: fetched(RUN),
+            f"run/manifest.json cannot be reached ({error.__name__}: no answer)",
+            error=Unreachable,
+        )
         assert len(bucket.calls) == attempts
 
 
@@ -197,17 +205,15 @@ class TestAddresses:
         ],
     )
     def test_wrong_ones_are_refused(self, bucket, address, message):
-        with pytest.raises(PadirError, match=message):
-            fetched(address)
+        refuses(fetched, message, address)
 
     def test_a_missing_package_is_named(self, monkeypatch, capsys):
         def absent(scheme):
             raise ImportError("Please install gcsfs to access Google Storage")
 
         monkeypatch.setattr(fsspec, "filesystem", absent)
-        assert main(["evaluate", "--model", RUN, "--data", "data/toy"]) == 2
         said = "addresses gs:// need the package gcsfs, got gs://bucket/run: pip install gcsfs\n"
-        assert capsys.readouterr().err == f"padir: error: {said}"
+        assert refused(capsys, f"evaluate --model {RUN} --data data/toy") == f"padir: error: {said}"
 
     def test_a_store_that_does_not_answer_has_a_status_of_its_own(self, bucket, tmp_path, capsys, monkeypatch):
         """A loop that starts padir again goes on after it, and ends after wrong options."""
@@ -215,24 +221,26 @@ class TestAddresses:
         shutil.copytree(random_model_dir(tmp_path), bucket.root / "bucket" / "run")
 
         bucket.fail(ConnectionError("no route"))
-        assert main(["translate", "--model", RUN, "a"]) == 1
-        assert "cannot be reached (ConnectionError: no route)" in capsys.readouterr().err
+        status, _, errors = run(capsys, f"translate --model {RUN} a")
+        assert status == 1 and "cannot be reached (ConnectionError: no route)" in errors
 
     def test_names_of_models_may_stand_in_front(self, bucket, tmp_path, capsys):
-        shutil.copytree(random_model_dir(tmp_path), bucket.root / "bucket" / "run")
-        shutil.copytree(prepared_numbers(tmp_path), bucket.root / "bucket" / "data")
-        words = ["--data", "gs://bucket/data", "--split", "validation", "--num_steps", "1"]
-        assert main(["evaluate", "--model", f"mine={RUN}", *words]) == 0
-        assert "mine" in capsys.readouterr().out
+        shutil.copytree(random_model_dir(tmp_path, max_length=8), bucket.root / "bucket" / "run")
+        shutil.copytree(prepared_numbers(tmp_path, Numbers(longest=5)), bucket.root / "bucket" / "data")
+        data = "--data gs://bucket/data --split validation"
+        status, out, _ = run(capsys, f"evaluate --model mine={RUN} --num_steps 1 {data}")
+        assert status == 0 and "mine" in out
 
 
 class TestPrepared:
-    def test_data_are_read(self, bucket, tmp_path):
+    def test_data_are_read(self, bucket, tmp_path, capsys):
         shutil.copytree(prepared_numbers(tmp_path), bucket.root / "bucket" / "data")
-        assert main(["shortlist", "--data", "gs://bucket/data", "--output", str(tmp_path / "shortlist.npz")]) == 0
-        remote._fetched.cache_clear()
-        words = ["--print_config", "--model_dir", str(tmp_path / "run")]
-        assert main(["train", "toy_cpu", "--gin.DATASET='gs://bucket/data'", *words]) == 0
+        for command in (
+            f"shortlist --data gs://bucket/data --output {tmp_path}/shortlist.npz",
+            f"train toy_cpu --gin.DATASET='gs://bucket/data' --print_config --model_dir {tmp_path}/run",
+        ):
+            assert run(capsys, command)[0] == 0
+            remote._fetched.cache_clear()
         got = [name for name in names(bucket, "get") if name.endswith("arrayrecord")]
         assert len(got) == len(set(got)) == 2
 
@@ -247,8 +255,7 @@ class TestPrepared:
         assert load_manifest(bucket.root / "bucket" / "data", verify=True) == manifest
         shutil.rmtree(tmp_path / "copies")
         assert write() == manifest and not names(bucket, "put")
-        with pytest.raises(PadirError, match="set overwrite"):
-            write(records_per_shard=50)
+        refuses(lambda: write(records_per_shard=50), "set overwrite")
         assert not names(bucket, "put")
         write(records_per_shard=50, overwrite=True)
         assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 50
@@ -259,8 +266,11 @@ class TestPrepared:
         """Nothing is made again, whether the address held an earlier folder or nothing."""
         if earlier:
             self.write(tmp_path, records_per_shard=50)
-        with pytest.raises(Unreachable, match="run the same command again"):
-            self.write(tmp_path, bucket, failing, overwrite=True)
+        refuses(
+            lambda: self.write(tmp_path, bucket, failing, overwrite=True),
+            "run the same command again",
+            error=Unreachable,
+        )
         with monkeypatch.context() as patch:
             patch.setattr("padir.data.prepare._write_split", None)
             self.write(tmp_path)
@@ -271,8 +281,7 @@ class TestPrepared:
             self.write(tmp_path, bucket, "put", records_per_shard=50)
         folder = prepared_numbers(tmp_path)
         shutil.copytree(folder, bucket.root / "bucket" / "data")
-        with pytest.raises(PadirError, match="set overwrite"):
-            self.write(tmp_path, records_per_shard=50)
+        refuses(lambda: self.write(tmp_path, records_per_shard=50), "set overwrite")
         assert load_manifest(bucket.root / "bucket" / "data", verify=True) == load_manifest(folder)
 
     def test_an_address_that_was_cleared_is_written_anew(self, bucket, tmp_path):
@@ -284,8 +293,7 @@ class TestPrepared:
     def test_a_training_run_gets_no_other_manifest(self, bucket, tmp_path):
         (bucket.root / "bucket" / "data" / "checkpoints" / "4").mkdir(parents=True)
         (bucket.root / "bucket" / "data" / "checkpoints" / "4" / "file").write_text("x")
-        with pytest.raises(PadirError, match="gs://bucket/data holds a training run: give another address"):
-            self.write(tmp_path)
+        refuses(lambda: self.write(tmp_path), "gs://bucket/data holds a training run: give another address")
 
     @staticmethod
     def write(tmp_path, bucket=None, failing="", **settings):

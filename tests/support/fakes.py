@@ -1,8 +1,12 @@
 """Decoders whose answer is known, for tests of what acts on a canvas; a decoder makes logits of a canvas."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from padir.refinement import Canvas, Output, from_tokens
 from padir.refinement import canvas as canvas_module
@@ -12,18 +16,27 @@ from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
 IDS = Ids(vocab_size=64, num_sentinels=32, first_regular=6)  # ids 3, 4 and 5 play the byte pieces
 
 
+def assert_value(value, protocol):
+    """It is a frozen value of a protocol, equal to its copy and with the same hash."""
+    copy = dataclasses.replace(value)
+    assert isinstance(value, protocol) and value == copy and hash(value) == hash(copy)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.rate = 0.5
+
+
 def keys(count, seed=0):
     """One key per row, made from the row's number."""
     return jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(jnp.arange(count))
 
 
 def canvas(tokens, start=None, written=()):
-    """One row of free tokens and IDS.eos; the positions of `written` have scores."""
+    """One row of editable tokens and IDS.eos; the positions of `written` have scores."""
     tokens_BL = jnp.array([[*tokens, IDS.eos]])
-    start_BL = jnp.array([[*(start or tokens), IDS.eos]])
-    free_BL = jnp.array([[True] * len(tokens) + [False]])
-    made = from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
-    return made.replace(score_BL=made.score_BL.at[0, jnp.array(written, int)].set(-0.5))
+    initial_BL = jnp.array([[*(start or tokens), IDS.eos]])
+    editable_BL = jnp.array([[True] * len(tokens) + [False]])
+    made = from_tokens(tokens_BL, initial_BL, editable_BL, jnp.ones_like(tokens_BL), IDS)
+    at = 0, jnp.array(written, int)
+    return made.replace(score_BL=made.score_BL.at[at].set(-0.5), written_BL=made.written_BL.at[at].set(True))
 
 
 def given(tokens_BL, visible_BLL=None):
@@ -36,6 +49,11 @@ def stepped(strategy, before, output, memories=None, *, step=0, num_steps=4, key
     if memories is None:
         memories = strategy.init(keys(1), before), strategy.stop.init(before)
     key_B = keys(len(before.tokens_BL)) if key_B is None else key_B
+    return _propose(key_B, before, output, memories, step, strategy, num_steps)
+
+
+@functools.partial(jax.jit, static_argnums=(5, 6))
+def _propose(key_B, before, output, memories, step, strategy, num_steps):
     return propose(key_B, before, output, strategy, memories, step=step, num_steps=num_steps)
 
 
@@ -107,23 +125,24 @@ def judging(decoder, judges="token"):
 
 def unseen(canvas: Canvas) -> Canvas:
     """The canvas for a decontextualised decoder: before anything is written, only what is fixed is seen."""
-    length = canvas.free_BL.shape[1]
-    return canvas.replace(visible_BLL=jnp.repeat(~canvas.free_BL[:, None, :], length, 1))
+    length = canvas.editable_BL.shape[1]
+    return canvas.replace(visible_BLL=jnp.repeat(~canvas.editable_BL[:, None, :], length, 1))
 
 
-def conditionals(joint_VVV, first_id):
-    """A decoder of rows of three free positions and EOS that knows every conditional of a joint distribution exactly.
+def conditionals(joint_VVV):
+    """A decoder of rows of three editable positions and EOS that knows every conditional of a joint exactly.
 
-    Token v of the joint is the id first_id + v. A mask, or a position that is not seen, is not conditioned on; nor is
+    Token v of the joint is the id FIRST + v. A mask, or a position that is not seen, is not conditioned on; nor is
     a position's own token. All other ids have -inf.
     """
-    choices = joint_VVV.shape[0]
+    joint_VVV = jnp.asarray(joint_VVV)
+    choices = len(joint_VVV)
     state_K3 = jnp.stack(jnp.meshgrid(*[jnp.arange(choices)] * 3, indexing="ij"), -1).reshape(-1, 3)
     prob_K = joint_VVV.reshape(-1)
 
     def decoder(canvas):
         tokens_BL = canvas.tokens_BL
-        given_B3 = tokens_BL[:, :3] - first_id
+        given_B3 = tokens_BL[:, :3] - FIRST
         sees_B33 = (tokens_BL[:, None, :3] != IDS.mask) & ~jnp.eye(3, dtype=bool)
         if canvas.visible_BLL is not None:
             sees_B33 &= canvas.visible_BLL[:, :3, :3]
@@ -132,9 +151,29 @@ def conditionals(joint_VVV, first_id):
         weight_B3V = jnp.einsum("bik,k,vki->biv", agrees_B3K.astype(jnp.float32), prob_K, is_VK3.astype(jnp.float32))
         logits_BLV = jnp.full((*tokens_BL.shape, IDS.vocab_size), -jnp.inf)
         logits_BLV = logits_BLV.at[:, 3:, IDS.eos].set(0.0)
-        return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
+        return logits_BLV.at[:, :3, FIRST : FIRST + choices].set(jnp.log(weight_B3V))
 
     return decoder
+
+
+FIRST = 10  # the id of the first token of a joint
+
+# Three quarters of the mass lie on the states of three equal tokens.
+EQUALS_VVV = np.full((3, 3, 3), 0.25 / 24)
+EQUALS_VVV[range(3), range(3), range(3)] = np.array([3, 2, 1]) / 8
+
+
+def histogram(tokens_BL, choices=3):
+    """The share of rows in each state of three tokens, [choices] * 3; all ids beyond a joint's three are one token."""
+    state_B3 = np.asarray(tokens_BL)[:, :3] - FIRST
+    counts_VVV = np.zeros((4, 4, 4))
+    np.add.at(counts_VVV, tuple(np.where((state_B3 < 0) | (state_B3 > 2), 3, state_B3).T), 1)
+    return counts_VVV[:choices, :choices, :choices] / len(state_B3)
+
+
+def distance(p, q):
+    """Total variation."""
+    return 0.5 * np.abs(p - q).sum()
 
 
 class Clock:
@@ -152,7 +191,7 @@ LENGTHS = jnp.array([2, 5, 9, 12])
 
 
 def clean(lengths=LENGTHS, max_length=12, seed=0):
-    """Rows of regular pieces: (tokens_BL, free_BL, segment_BL)."""
+    """Rows of regular pieces: (tokens_BL, editable_BL, segment_BL)."""
     rng = np.random.RandomState(seed)
     tokens = rng.randint(IDS.first_regular, IDS.end_regular, size=(len(lengths), 64))[:, :max_length]
     place = np.arange(max_length)

@@ -102,7 +102,7 @@ def training(data, folder: Path, *bindings: str) -> list[str]:
 
 
 class WatchedRun(TrainRun):
-    """A training run that fails if an array of its state has another sharding than `Placement.state` says."""
+    """A training run that fails if an array of its state has another sharding than `ShardedStep.shardings` says."""
 
     def step(self):
         self.check()
@@ -113,7 +113,7 @@ class WatchedRun(TrainRun):
         def check(array, sharding):
             assert array.sharding.is_equivalent_to(sharding, array.ndim), (array.shape, array.sharding, sharding)
 
-        jax.tree.map(check, self.state, self.programs.placement.state)
+        jax.tree.map(check, self.state, self.sharded_step.shardings)
 
 
 def train_as(kind: str, data: str, folder: str, num_steps: str, parts: str = "1") -> None:
@@ -126,7 +126,7 @@ def train_as(kind: str, data: str, folder: str, num_steps: str, parts: str = "1"
 def translate_as(kind: str, model_dir: str, output: str) -> None:
     """Translates with the model of a directory, on all devices; writes what comes out as JSON."""
     from padir.decoding.options import Decoding
-    from padir.decoding.translator import Translator
+    from padir.translator import Translator
 
     translator = Translator.load(model_dir, sharding=KINDS[kind])
     lines = [line for line in number_lines()[::2] if len(line.split()) < 7][:22]  # German; the last batch is not full

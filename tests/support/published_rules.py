@@ -8,7 +8,7 @@ The rules were read there, not executed. They are those of the publication, faul
   last one, which matters in rows without padding alone. Here the first position never stutters.
 - `passes` takes all passes. The published loop stops when a pass, after re-masking, gives its own input, and can then
   leave masks (`stopping_pass`, decoding.py:707-709); it goes on for a sentence while another one of the batch moves.
-- At the end, published tokens that equal their start tokens become padding (decoding.py:736-738), which drops EOS.
+- At the end, published tokens that equal their initial tokens become padding (decoding.py:736-738), which drops EOS.
 
 Ids: 0 is padding, 1 is EOS. An array has L positions, EOS included, and V ids.
 """
@@ -17,11 +17,11 @@ import numpy as np
 
 
 def rejected(kind, confidence_L, step, num_steps, share):
-    """The positions that the linear or the constant rejecter takes back after the pass `step`, counted from 0.
+    """The positions that the linear or the constant rejecter remasks after the pass `step`, counted from 0.
 
     padir/examples/t5/network.py:606-636 and 652-672, padir/utils/padir_utils.py:78-110. A ratio in float32 times the
-    number of positions, EOS among them, is cut towards 0; at least one position is taken back. All positions that are
-    as doubtful as the last of these are taken back with it.
+    number of positions, EOS among them, is cut towards 0; at least one position is remasked. All positions that are
+    as doubtful as the last of these are remasked with it.
     """
     ratio = np.float32(num_steps - step - 1) / np.float32(num_steps) if kind == "linear" else np.float32(share)
     count = max(int(ratio * np.float32(len(confidence_L))), 1)
@@ -29,7 +29,7 @@ def rejected(kind, confidence_L, step, num_steps, share):
 
 
 def doubted(kind, logits_LV, verdict_L2, step, num_steps, share):
-    """The positions that a rejecter takes back: none, linear, constant, or the learned one, by its two logits.
+    """The positions that a rejecter remasks: none, linear, constant, or the learned one, by its two logits.
 
     padir/examples/t5/network.py:577-598 (the second logit approves; equal logits reject), 628-629 and 664-665 (the
     confidence is the greatest probability of all ids), 696-707.
@@ -48,7 +48,7 @@ def repeats(tokens_L):
 
 
 def refilled(predicted_L, taken_L, remask, start_L, fed_L, logits_sum_LV):
-    """Replaces the tokens that are taken back (padir/config_options.py:57-90).
+    """Replaces the tokens that are remasked (padir/config_options.py:57-90).
 
     By the token of the first canvas, by the token that this pass was given, or by the argmax of the raw logits summed
     over all passes so far, this one included.
@@ -62,7 +62,7 @@ def passes(decoder, start_L, kind, remask, num_steps, *, share=None, stutter=Fal
     """The canvas after each of `num_steps` passes, and the predictions of each.
 
     padir/decoding.py:562-741, padir/utils/padir_utils.py:113-152. Every pass predicts all positions anew. The rejecter
-    and the stutter test both look at the raw predictions. The last pass rejects nothing, but takes back stutter.
+    and the stutter test both look at the raw predictions. The last pass rejects nothing, but remasks stutter.
     """
     canvas_L, logits_sum_LV, canvases, predictions = start_L, 0.0, [], []
     for step in range(num_steps):

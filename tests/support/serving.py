@@ -1,23 +1,20 @@
 """A server on a free port of this machine, as uvicorn runs it, and models that wait or fail as a test wants."""
 
 import contextlib
-import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable
 
 import httpx
 import pytest
 import uvicorn
 
-from padir.decoding import Decoding, Translator
-from padir.decoding.batches import SourceBatch
-from padir.decoding.pipeline import RefiningPipeline
+from padir.decoding import Decoding
 from padir.serve.app import make_app
 from padir.serve.engine import Engine
 from padir.serve.messages import Limits
 from padir.serve.server import Server, TimedHeaders
+from padir.translator import Translator
 
 
 class Gated(Translator):
@@ -29,26 +26,23 @@ class Gated(Translator):
         self.batches = []
         self.gate.set()
 
-    def pipeline(self, decoding, *, trace=False):
-        return GatedPipeline(self.loaded, self.resolved(decoding), trace, enter=self.enter)
+    def translate_batch(self, writer, decoding, n_best, sources):
+        self.enter(sources)
+        return super().translate_batch(writer, decoding, n_best, sources)
 
-    def enter(self, batch):
+    def busy(self, pool, client):
+        """A request whose batch waits for the gate, which is closed now."""
+        self.gate.clear()
+        asked = pool.submit(ask, client, "eins")
+        assert self.entered.acquire(timeout=30)
+        return asked
+
+    def enter(self, sources):
         self.entered.release()
         assert self.gate.wait(30)
-        self.batches.append(len(batch.tokens))
-        if self.bad_length in map(len, batch.tokens):
+        self.batches.append(len(sources))
+        if self.bad_length in [len(source.tokens) for source in sources]:
             raise RuntimeError("out of memory")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GatedPipeline(RefiningPipeline):
-    """The stages of decoding, whose first one asks before it begins."""
-
-    enter: Callable[[SourceBatch], None] = lambda batch: None
-
-    def encode(self, batch):
-        self.enter(batch)
-        return super().encode(batch)
 
 
 def engine_of(translator, decoding=Decoding(batch_size=4), limits=Limits(), **options):  # noqa: B008
@@ -84,6 +78,13 @@ def ask(client, text, **fields):
     response = client.post("/translate", json={"text": text, **fields})
     assert response.status_code == 200, response.text
     return response.json()["translations"]
+
+
+def turned_away(client, status, words, headers=None, **fields):
+    """The answer to a request that the server refuses with a status and words."""
+    response = client.post("/translate", json={"text": "eins"} | fields, headers=headers)
+    assert response.status_code == status and words in response.json()["error"]
+    return response
 
 
 def same(answers, expected):

@@ -14,7 +14,7 @@ from padir.measuring.compilation.costs import analyse
 from padir.measuring.compilation.program_list import train_program
 from padir.text.ids import Ids
 from padir.training.config import TrainConfig
-from padir.training.step import Programs
+from padir.training.sharded_step import ShardedStep
 
 # So large that matrix products are most of the work, and parameters most of the state.
 LARGER = dataclasses.replace(MODEL, width=64, head_dim=8, mlp=256)
@@ -25,10 +25,10 @@ def figures(kind: str, devices) -> dict:
     """The costs of a step for each device, and the arrays of the state: their bytes, and a device's part of them."""
     config = TrainConfig(**SETTINGS | {"model": LARGER, "batching": BATCHING, "sharding": KINDS[kind]})
     (found,) = analyse([train_program(config, IDS, devices, BATCHING.row_length)])
-    placement = Programs.of(config, IDS, devices).placement
-    paths = jax.tree_util.tree_leaves_with_path(placement.like)
+    step = ShardedStep(config, IDS, devices)
+    paths = jax.tree_util.tree_leaves_with_path(step.like)
     held = {}
-    for (path, leaf), sharding in zip(paths, jax.tree.leaves(placement.state), strict=True):
+    for (path, leaf), sharding in zip(paths, jax.tree.leaves(step.shardings), strict=True):
         shapes = leaf.shape, sharding.shard_shape(leaf.shape)
         held[jax.tree_util.keystr(path)] = [float(np.prod(shape)) * leaf.dtype.itemsize for shape in shapes]
     return {**dataclasses.asdict(found), "held": held}

@@ -2,11 +2,15 @@
 
 import dataclasses
 import functools
+import io
 import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import sentencepiece
+
+from padir.data.formats import Corpus
 from padir.text.tokenizer import Tokenizer, train
 
 GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
@@ -30,6 +34,9 @@ class Numbers:
             digits = [rng.randrange(10) for _ in range(rng.randint(1, self.longest))]
             yield " ".join(GERMAN[d] for d in digits), " ".join(ENGLISH[d] for d in digits)
 
+    def corpora(self, split: str) -> list[Corpus]:
+        return [Corpus(self.name, self.pairs(split))]
+
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
@@ -45,12 +52,31 @@ class Listed:
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         return iter(getattr(self, split))
 
+    def corpora(self, split: str) -> list[Corpus]:
+        return [Corpus(self.name, self.pairs(split))]
+
 
 def small_tokenizer(path) -> Tokenizer:
     """One piece for each word of the corpus, so that a sentence has as many tokens as words."""
     tokenizer = Tokenizer(_small_vocabulary())
     tokenizer.save(path)
     return tokenizer
+
+
+def letters_tokenizer() -> Tokenizer:
+    """Pieces of the corpus's letters and no bytes: other characters are unk, as in T5's own vocabulary."""
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(number_lines()),
+        model_writer=made,
+        minloglevel=2,
+        vocab_size=44,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+    )
+    return Tokenizer(made.getvalue())
 
 
 @functools.cache

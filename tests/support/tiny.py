@@ -31,7 +31,7 @@ def drawn_params(model):
     def draw(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if leaf.ndim == 1:
-            return jnp.full(leaf.shape, 0.0 if name.endswith(("bias", "mlp_offset")) else 1.0)
+            return jnp.full(leaf.shape, 0.0 if name.endswith("bias") else 1.0, jnp.float32)
         spread = {"embedding": 1.0, "rel_embedding": 0.25}.get(name.split("/")[-1], leaf.shape[0] ** -0.5)
         if "/query/" in name:
             spread *= model.config.head_dim**-0.5

@@ -10,10 +10,11 @@ from support.small_corpus import Numbers, small_tokenizer
 from support.tiny import drawn_params
 
 from padir.data.prepare import prepare
-from padir.decoding.translator import Translator
+from padir.decoding.writer import Shapes
 from padir.models import ModelCard, ModelConfig, Transformer, save_model
 from padir.refinement import Padir, Uniform
 from padir.text.ids import Ids
+from padir.translator import Translator
 
 # Dropout's random numbers are half of a training program: the tests of dropout set its rate.
 TINY = ModelConfig(
@@ -36,15 +37,21 @@ def random_translator(tokenizer, corruption=Uniform(), strategy=Padir(), **sizes
     return Translator(jax.tree.map(lambda leaf: leaf, _random_params(config, tokenizer.ids)), card, tokenizer)
 
 
+def one_shape_translator(tokenizer, **sizes) -> Translator:
+    """`random_translator` of at most 16 tokens, whose batches have rows of one length: few programs to compile."""
+    made = random_translator(tokenizer, **{"max_length": 16} | sizes)
+    made.shapes = Shapes((16,))
+    return made
+
+
 def same(results, expected) -> None:
     """Compares translations: all but the last bits of scores, as batches of other shapes are other matrix products."""
 
     def alike(each):
-        candidates = tuple((text, 0.0) for text, _ in each.candidates)
-        return dataclasses.replace(each, score=0.0, trace=None, candidates=candidates)
+        return dataclasses.replace(each, score=0.0, trace=None, candidates=tuple(map(alike, each.candidates)))
 
     def scores(each):
-        return [each.score, *(score for _, score in each.candidates)]
+        return [each.score, *(candidate.score for candidate in each.candidates)]
 
     assert [alike(each) for each in results] == [alike(each) for each in expected]
     for one, other in zip(results, expected, strict=True):

@@ -11,8 +11,8 @@ from support.tiny_model import TINY
 
 from padir.data.plan import Batching
 from padir.models.directory import load_model
-from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, train
-from padir.training.step import Programs
+from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, run, train
+from padir.training.sharded_step import ShardedStep
 
 SETTINGS = {
     "model": TINY,
@@ -25,20 +25,20 @@ SETTINGS = {
 }
 
 
-_programs = functools.lru_cache(maxsize=4)(Programs.of)
-
-
-def programs_once(config, ids):
-    """The programs of a run; runs whose settings differ in nothing that programs use share them."""
-    moving = config.averaging if config.averaging.kind == "ema" else Averaging()
-    return _programs(dataclasses.replace(config, intervals=Intervals(), start_from=None, averaging=moving), ids)
-
-
 def train_tiny(data, folder, *, evaluate_fn=None, config_text="", **changes):
     """Trains as `SETTINGS` say, with some of them changed."""
     config = TrainConfig(**SETTINGS | changes)
-    with mock.patch.object(Programs, "of", programs_once):
+    with mock.patch.object(run, "ShardedStep", shared_step):
         return train(str(data), str(folder), config, evaluate_fn=evaluate_fn, config_text=config_text)
+
+
+def shared_step(config, ids):
+    """The step of a run; runs that differ in nothing that a step computes share one, which is traced once."""
+    averaging = config.averaging if config.averaging.kind == "ema" else Averaging()
+    return _step(dataclasses.replace(config, intervals=Intervals(), averaging=averaging, start_from=None), ids)
+
+
+_step = functools.cache(ShardedStep)
 
 
 def assert_same_params(folder, other):

@@ -1,8 +1,8 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.text.ids import Ids, pad_rows, positions_in_segment, round_up, segment_lengths
 
 
@@ -37,8 +37,7 @@ def test_ids_are_equal_and_hash_alike_when_their_numbers_are():
     ],
 )
 def test_wrong_numbers(make, message):
-    with pytest.raises(PadirError, match=message):
-        make()
+    refuses(make, message)
 
 
 def test_segments():

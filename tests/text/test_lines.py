@@ -9,9 +9,9 @@ import tempfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refusals import refuses
 
-from padir.decoding.streaming import _CHUNK_CHARACTERS, LONGEST_LINE, _chunks, lines
-from padir.errors import PadirError
+from padir.streaming import _CHUNK_CHARACTERS, LONGEST_LINE, _chunks, lines
 from padir.text.lines import TimedReader, byte_lines, open_bytes
 
 PIECES = st.lists(st.sampled_from([b"\n", b"\r", b"\xef\xbb\xbf", b"a", b"bc", b"\x00", b"\xe2\x80\xa8"]), max_size=30)
@@ -46,8 +46,7 @@ def test_a_line_that_never_ends_is_read_in_pieces_and_dropped():
                 raise OSError(5, "enough")
             return b"\x00" * size
 
-    with pytest.raises(PadirError, match="cannot read x .*enough"):
-        list(byte_lines(Zeros(), "x", 1_000))
+    refuses(lambda: list(byte_lines(Zeros(), "x", 1_000)), "cannot read x ... enough")
     assert len(asked) == 50 and max(asked) <= 1_010
 
 
@@ -123,10 +122,10 @@ class TestTimedReader:
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
-        (lambda whole: whole[:-1], "not a whole gzip file .*end-of-stream"),
-        (lambda whole: whole[:-4] + b"\x00\x00\x00\x01", "not a whole gzip file .*Incorrect length"),
-        (lambda whole: whole[:-8] + b"\x00\x00\x00\x01" + whole[-4:], "not a whole gzip file .*CRC"),
-        (lambda whole: whole + b"garbage", "not a whole gzip file .*Not a gzipped"),
+        (lambda whole: whole[:-1], "not a whole gzip file ... end-of-stream"),
+        (lambda whole: whole[:-4] + b"\x00\x00\x00\x01", "not a whole gzip file ... Incorrect length"),
+        (lambda whole: whole[:-8] + b"\x00\x00\x00\x01" + whole[-4:], "not a whole gzip file ... CRC"),
+        (lambda whole: whole + b"garbage", "not a whole gzip file ... Not a gzipped"),
         (lambda whole: whole[:40] + b"\xff\xff\xff" + whole[43:], "not a whole gzip file"),
         (lambda whole: b"", None),
         (lambda whole: whole + b"\x00" * 512, None),  # what tape and some copies add
@@ -145,11 +144,9 @@ def test_gzip_files_with_a_bad_tail(tmp_path, tail, message):
     if message is None:
         assert len(read()) in (0, 1_000, 2_000)
     else:
-        with pytest.raises(PadirError, match=f"a.gz is {message}"):
-            read()
+        refuses(read, f"a.gz is {message}")
 
 
 @pytest.mark.parametrize("name", ["nothing.txt", "nothing.gz", "."])
 def test_what_cannot_be_opened_is_called_as_the_caller_says(tmp_path, name):
-    with pytest.raises(PadirError, match=r"cannot read --input x \(.*\): check the path"):
-        open_bytes(tmp_path / name, "--input x")
+    refuses(open_bytes, "cannot read --input x ( ... ): check the path", tmp_path / name, "--input x")

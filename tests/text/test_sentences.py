@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refusals import refuses
 
-from padir.errors import PadirError
 from padir.text.sentences import Paragraph
 
 
@@ -57,8 +57,7 @@ def test_white_space_alone_becomes_nothing():
 
 
 def test_surrogates_are_refused():
-    with pytest.raises(PadirError, match="without surrogates"):
-        Paragraph.split("Gut\udcff Tag.", "de")
+    refuses(Paragraph.split, "without surrogates", "Gut\udcff Tag.", "de")
 
 
 class TestWindows:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import rich.console
 from support.fakes import Clock
+from support.refusals import refused
 from support.tiny_model import TINY
 from support.training import SETTINGS, assert_same_params, train_tiny
 
@@ -29,7 +30,8 @@ from padir.storage.folders import LOCK
 from padir.text.ids import Ids
 from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective
 from padir.training.log import TrainingLog, read_rows
-from padir.training.step import TrainState, make_step
+from padir.training.state import TrainState
+from padir.training.step import make_step
 
 TESTS = Path(__file__).parents[1]
 
@@ -85,7 +87,7 @@ class TestRun:
         assert "padir average" in errors and "differs" not in errors
 
     def test_fewer_steps_than_were_taken_are_refused(self, data, finished):
-        with pytest.raises(PadirError, match="num_steps must be at least 6, the step of the last checkpoint .* got 5"):
+        with refused("num_steps at least 6 checkpoint got 5"):
             train_tiny(data, finished, num_steps=5)
 
     @pytest.mark.parametrize("num_steps", [6, 7])
@@ -132,7 +134,7 @@ class TestResume:
         before = signal.getsignal(number)
         with monkeypatch.context() as patch:
             patch.setattr(TrainingLog, "advance", stop_now)
-            with pytest.raises(KeyboardInterrupt, match=f"saved step {step + 1} of 6 in .*; run the same command to"):
+            with refused(f"saved step {step + 1} of 6 in {folder}; run the same command", KeyboardInterrupt):
                 train_tiny(data, folder, intervals=Intervals(log=100, evaluate=0, checkpoint=100))
         assert signal.getsignal(number) == before
         assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(step + 1)]
@@ -152,7 +154,7 @@ class TestResume:
                 pytest.fail("it was not left at once")
             return {"validation_bleu": float(card.step)}
 
-        with pytest.raises(KeyboardInterrupt, match=f"saved step {step} of 6 in .*; run the same command to go on"):
+        with refused(f"saved step {step} of 6 in {folder}; run the same command", KeyboardInterrupt):
             train_tiny(data, folder, evaluate_fn=validate)
         assert str(step) in {path.name for path in (folder / "checkpoints").iterdir()}
         train_tiny(data, folder, evaluate_fn=lambda params, card, _: {"validation_bleu": float(card.step)})
@@ -160,10 +162,6 @@ class TestResume:
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
         assert load_model(folder)[1].metrics["validation_bleu"] == 6.0
-
-    def test_of_another_model_is_refused(self, data, finished):
-        with pytest.raises(PadirError, match="of another model or optimizer.*train in a new directory"):
-            train_tiny(data, finished, model=dataclasses.replace(TINY, mlp=64))
 
 
 class TestLeavingByAnException:
@@ -174,7 +172,7 @@ class TestLeavingByAnException:
             raise PadirError("no such metric")
 
         settings = SETTINGS | {"intervals": Intervals(log=2, evaluate=4, checkpoint=4)}
-        with pytest.raises(PadirError, match="no such metric"):
+        with refused("no such metric"):
             train_tiny(data, tmp_path / "model", **settings, evaluate_fn=wrong)
         assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["4"]
 
@@ -219,7 +217,7 @@ class TestWrong:
     def test_a_model_without_its_checkpoints_is_not_overwritten(self, data, finished):
         shutil.rmtree(finished / "checkpoints")
         before = {path: path.read_bytes() for path in finished.glob("*") if path.is_file()}
-        with pytest.raises(PadirError, match="model_dir must be new.* got .* no checkpoints.*: give another folder"):
+        with refused("model_dir must be new no checkpoints another folder"):
             train_tiny(data, finished)
         assert {path: path.read_bytes() for path in before} == before
 
@@ -230,13 +228,13 @@ class TestWrong:
             "intervals": Intervals(log=log, evaluate=0, checkpoint=4),
             "objective": Objective(stage_weights=("all",)),
         }
-        with pytest.raises(PadirError, match="not finite.*lower the learning rate or clip the gradient"):
+        with refused("not finite lower learning rate clip"):
             train_tiny(data, tmp_path / "model", **settings)
         assert not (tmp_path / "model" / "manifest.json").exists()
         assert not list((tmp_path / "model").glob("checkpoints/*"))
 
     def test_sentences_longer_than_the_model_takes(self, data, tmp_path):
-        with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*max_source_tokens=12"):
+        with refused("sources of 13 tokens takes 12 max_source_tokens=12"):
             train_tiny(data, tmp_path / "model", model=dataclasses.replace(TINY, max_length=12))
         assert not (tmp_path / "model").exists()
 

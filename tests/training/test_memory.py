@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.closeness import assert_close
 from support.fakes import IDS, keys
 from support.objectives import EXPECTED
@@ -19,8 +20,8 @@ from support.tiny import pairs, rows_of, tiny_model
 from support.workers import environment_with
 
 from padir.models import ModelConfig, Transformer
-from padir.readout import vocabulary
-from padir.readout.vocabulary import Tally, tally_by_block
+from padir.readout import tally as tally_module
+from padir.readout.tally import Tally, tally_by_block
 from padir.refinement import (
     FromStrategy,
     Glat,
@@ -31,7 +32,7 @@ from padir.refinement import (
     SampledUnroll,
     Smart,
     from_tokens,
-    veil,
+    restrict_visibility,
 )
 from padir.refinement.scores import best_tokens, forbid
 from padir.text.ids import Ids, positions_in_segment
@@ -74,14 +75,14 @@ def temporaries(compiled):
 def check_same(one, two):
     """Two results of `gradient_fn` are equal to rounding, and no parameter is without a gradient."""
     ((loss_one, sums_one), gradient_one), ((loss_two, sums_two), gradient_two) = one, two
-    np.testing.assert_allclose(loss_one, loss_two, rtol=1e-5)
+    assert_allclose(loss_one, loss_two, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(sums_one), jax.tree.leaves(sums_two), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+        assert_allclose(a, b, rtol=1e-5)
     flat = flax.traverse_util.flatten_dict(gradient_two, sep="/")
     for path, a in flax.traverse_util.flatten_dict(gradient_one, sep="/").items():
         largest = float(jnp.abs(a).max())
         assert largest > 0, path
-        np.testing.assert_allclose(a, flat[path], rtol=1e-3, atol=1e-5 * largest, err_msg=path)
+        assert_allclose(a, flat[path], rtol=1e-3, atol=1e-5 * largest, err_msg=path)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_both_leave_loss_and_gradient_as_they_are(name, monkeypatch):
     objective = dataclasses.replace(OBJECTIVES[name], label_smoothing=0.1, z_loss=1e-2)
     again = Transformer(dataclasses.replace(model.config, remat="all"), IDS)
     whole = gradient_fn(model, objective)(params)
-    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 6 * 16 * 20)  # 4 blocks of 32 ids, half of which are padding
+    monkeypatch.setattr(tally_module, "LOGITS_AT_ONCE", 6 * 16 * 20)  # 4 blocks of 32 ids, half of which are padding
     check_same(whole, gradient_fn(again, objective)(params))
 
 
@@ -133,8 +134,8 @@ class TestVocabularyByBlock:
         _, tally = self.tallies(blocks, jnp.zeros((4, 9), int), states_BLD, table_VD)
         assert (tally.best == 59).all()
         token_BL, score_BL = best_tokens(forbid(states_BLD @ table_VD.T, self.BANNED))
-        np.testing.assert_array_equal(tally.found[0], token_BL)
-        np.testing.assert_allclose(tally.found[1], score_BL, rtol=1e-5)
+        assert_array_equal(tally.found[0], token_BL)
+        assert_allclose(tally.found[1], score_BL, rtol=1e-5)
 
     @pytest.mark.parametrize("blocks", [1, 4, 32])
     def test_the_first_of_equal_logits_is_the_best(self, blocks):
@@ -147,8 +148,8 @@ class TestVocabularyByBlock:
         table_VD = -jnp.ones((self.SIZE, 5))
         _, tally = self.tallies(4, jnp.zeros((2, 3), int), jnp.full((2, 3, 5), 2.0), table_VD)
         assert (tally.best < self.SIZE).all()
-        np.testing.assert_allclose(tally.log_z, -10 + np.log(self.SIZE), rtol=1e-6)
-        np.testing.assert_allclose(tally.total, -10.0 * self.SIZE, rtol=1e-6)
+        assert_allclose(tally.log_z, -10 + np.log(self.SIZE), rtol=1e-6)
+        assert_allclose(tally.total, -10.0 * self.SIZE, rtol=1e-6)
 
     @pytest.mark.parametrize(
         "transition",
@@ -157,29 +158,31 @@ class TestVocabularyByBlock:
     )
     def test_the_next_canvas_is_the_same_to_the_token(self, transition, monkeypatch):
         model, params = tiny_model(**SIZES)
-        free_BL = (BATCH.target_segment_BL > 0) & (BATCH.target_BL != IDS.eos)
-        noisy_BL, chosen_BL = Mask(0.5)(keys(6), BATCH.target_BL, free_BL, BATCH.target_segment_BL, ids=IDS)
-        start_BL = jnp.where(free_BL, IDS.mask, BATCH.target_BL)
-        canvas = veil(from_tokens(noisy_BL, start_BL, free_BL, BATCH.target_segment_BL, IDS), chosen_BL)
+        editable_BL = (BATCH.target_segment_BL > 0) & (BATCH.target_BL != IDS.eos)
+        noisy_BL, chosen_BL = Mask(0.5)(keys(6), BATCH.target_BL, editable_BL, BATCH.target_segment_BL, ids=IDS)
+        initial_BL = jnp.where(editable_BL, IDS.mask, BATCH.target_BL)
+        canvas = restrict_visibility(
+            from_tokens(noisy_BL, initial_BL, editable_BL, BATCH.target_segment_BL, IDS), chosen_BL
+        )
         states_BLD = jax.random.normal(jax.random.key(1), (6, 16, 16))
         keep_BL = jax.random.normal(jax.random.key(2), (6, 16))
 
         @jax.jit
         def following(states_BLD):
-            vocabulary = model.bind({"params": params}).vocabulary(states_BLD)
-            vocabulary.tally(BATCH.target_BL)
-            after = canvas, vocabulary.output(keep_BL, "token"), BATCH.target_BL, chosen_BL
+            logits = model.bind({"params": params}).all_logits(states_BLD)
+            output = logits.output(logits.tally(BATCH.target_BL).found, keep_BL, "token")
+            after = canvas, output, BATCH.target_BL, chosen_BL
             return transition(keys(6, seed=3), *after, progress=0.5)
 
         whole = following(states_BLD)
-        monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 1_000)
+        monkeypatch.setattr(tally_module, "LOGITS_AT_ONCE", 1_000)
         by_block = jax.jit(following.__wrapped__)(states_BLD)
         assert (whole[0].tokens_BL != noisy_BL).any()
         for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(by_block), strict=True):
             if a.dtype == jnp.float32:  # scores
                 assert_close(b, a)
             else:
-                np.testing.assert_array_equal(a, b)
+                assert_array_equal(a, b)
 
     @pytest.mark.slow
     def test_logits_of_all_ids_never_exist(self, monkeypatch):
@@ -198,7 +201,7 @@ class TestVocabularyByBlock:
 
         whole = compiled(model, Objective())
         assert largest(whole) == 12 * 16 * 3001
-        monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 12 * 16 * 400)
+        monkeypatch.setattr(tally_module, "LOGITS_AT_ONCE", 12 * 16 * 400)
         by_block = compiled(model, Objective())
         assert largest(by_block) == 12 * 16 * 3072 // 8
         assert largest(compiled(causal, Causal())) == 12 * 16 * 3072 // 8
@@ -209,13 +212,13 @@ class TestRemat:
     def test_parameters_keep_their_names_and_decoding_is_the_same_program(self):
         model, params = tiny_model(**SIZES)
         again, params_again = tiny_model(**SIZES, remat="all")
-        jax.tree.map(np.testing.assert_array_equal, params, params_again)
+        jax.tree.map(assert_array_equal, params, params_again)
         args = (BATCH.source_BS, BATCH.source_segment_BS, BATCH.target_BL, BATCH.target_segment_BL)
         one, two = (
             jax.jit(lambda params, model=model: model.apply({"params": params}, *args)[0].logits_BLV).lower(params)
             for model in (model, again)
         )
-        np.testing.assert_array_equal(one.compile()(params), two.compile()(params))
+        assert_array_equal(one.compile()(params), two.compile()(params))
         assert "optimization_barrier" not in two.as_text()
 
     def kept(self, remat="all", encoder_layers=1, decoder_layers=1, of=None):
@@ -255,17 +258,17 @@ def test_devices_share_a_vocabulary_that_they_do_not_divide():
     code = """
 import jax, jax.numpy as jnp, numpy as np, re
 from padir.distributed.sharding import Sharding
-from padir.readout import vocabulary
-vocabulary.LOGITS_AT_ONCE = 4 * 16 * 200
+from padir.readout import tally
+tally.LOGITS_AT_ONCE = 4 * 16 * 200
 mesh = Sharding(model_parallel=8).mesh()
 states_BLD = np.random.default_rng(0).normal(size=(4, 16, 8)).astype(np.float32)
 table_VD = np.random.default_rng(1).normal(size=(3001, 8)).astype(np.float32)
 target_BL = jnp.full((4, 16), 3000)
 def loss(states_BLD, table_VD, whole):
     product = lambda states, table: states @ table.T
-    factors = None if whole else (product, states_BLD, table_VD)
-    tally = vocabulary.Vocabulary(product(states_BLD, table_VD), factors).tally(target_BL)
-    return (tally.log_z - tally.at_target).sum(), tally.best
+    factors = None if whole else tally.Factors(product, states_BLD, table_VD)
+    sums = tally.Logits(product(states_BLD, table_VD), factors).tally(target_BL)
+    return (sums.log_z - sums.at_target).sum(), sums.best
 step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
 expected = step(states_BLD, table_VD, True)
 with jax.set_mesh(mesh):
@@ -275,7 +278,7 @@ for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 text = compiled.as_text()
 sizes = [np.prod([int(n) for n in shape.split(",")]) for shape in re.findall(r"f32\\[([\\d,]+)\\]", text)]
-assert vocabulary.blocks_of(4, 16, 3001) == 16  # without a mesh; two blocks if eight devices share them
+assert tally.blocks_of(4, 16, 3001) == 16  # without a mesh; two blocks if eight devices share them
 assert max(sizes) == 3072 * 8 and 4 * 16 * 3072 // 2 // 8 in sizes, sorted(set(sizes))
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=environment_with(devices=8))

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from support.closeness import assert_close
 from support.fakes import IDS, keys
 from support.objectives import check_packing, run
 from support.published_rules import factors
+from support.refusals import refused
 from support.tiny import one_layer_model, pairs, rows_of
 
-from padir.errors import PadirError
 from padir.models import LengthOutput, ModelConfig, Transformer
 from padir.refinement import (
     Cmlm,
@@ -26,7 +27,7 @@ from padir.refinement import (
     RandomVisible,
     Uniform,
     from_tokens,
-    hide,
+    remask,
     write,
 )
 from padir.refinement.scores import Output, forbid
@@ -47,11 +48,16 @@ APART = rows_of([[pair] for pair in PAIRS], 8, 8)
 PACKED = rows_of([PAIRS], 24, 20)
 
 
+def loss_of(objective, batch=APART, dropout=False, **sizes):
+    """(loss, sums) of the pairs, for a model with one layer."""
+    return run(*one_layer_model(**sizes), batch, objective, dropout=dropout)
+
+
 @dataclasses.dataclass(frozen=True)
 class Given(Uniform):
     """Noise that was drawn before packing: row r, segment g gets what pair r + g - 1 was given."""
 
-    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids):
         noisy_BL, _ = Uniform(0.6)(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=ids)
         if tokens_BL.shape == noisy_BL.shape:
             out_BL = noisy_BL
@@ -85,18 +91,18 @@ def _free(batch):
 class TestCrossEntropy:
     def test_uniform_logits_cost_log_v(self):
         loss, z = cross_entropy(jnp.zeros((2, 3, 50)), jnp.zeros((2, 3), int), jnp.ones((2, 3), bool))
-        np.testing.assert_allclose(loss, 6 * np.log(50), rtol=1e-6)
+        assert_allclose(loss, 6 * np.log(50), rtol=1e-6)
         assert z == 0
 
     def test_the_smoothed_target_itself_costs_nothing(self):
         target_V = jnp.full(10, 0.1 / 9).at[4].set(0.9)
         loss, _ = cross_entropy(jnp.log(target_V)[None], jnp.array([4]), jnp.ones(1), label_smoothing=0.1)
-        np.testing.assert_allclose(loss, 0, atol=1e-5)
+        assert_allclose(loss, 0, atol=1e-5)
 
     def test_z_loss_is_the_squared_log_partition(self):
         loss, z = cross_entropy(jnp.zeros((1, 50)), jnp.array([3]), jnp.array([2.0]), z_loss=0.1)
-        np.testing.assert_allclose(z, 2 * 0.1 * np.log(50) ** 2, rtol=1e-6)
-        np.testing.assert_allclose(loss, 2 * np.log(50) + z, rtol=1e-6)
+        assert_allclose(z, 2 * 0.1 * np.log(50) ** 2, rtol=1e-6)
+        assert_allclose(loss, 2 * np.log(50) + z, rtol=1e-6)
 
 
 class TestStages:
@@ -107,15 +113,13 @@ class TestStages:
         assert sums.tokens == 18 and sums.segments == 3
 
     def test_more_padding_and_an_empty_row_change_nothing(self):
-        model, params = one_layer_model()
         wide = rows_of([*([pair] for pair in PAIRS), []], 16, 24)
         objective = Objective(Mask(rate=1.0))
-        (one, sums), (two, padded) = (run(model, params, batch, objective) for batch in (APART, wide))
-        np.testing.assert_allclose(one, two, rtol=1e-5)
+        (one, sums), (two, padded) = (loss_of(objective, batch=batch) for batch in (APART, wide))
+        assert_allclose(one, two, rtol=1e-5)
         assert (sums.segments, sums.tokens) == (padded.segments, padded.tokens)
 
     def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
-        model, params = one_layer_model()
         calls = {"encode": 0, "cross_kv": 0, "draft_states": 0}
         for name in calls:
             method = getattr(Transformer, name)
@@ -125,7 +129,7 @@ class TestStages:
                 return _method(self, *args, **kwargs)
 
             monkeypatch.setattr(Transformer, name, counted)
-        run(model, params, APART, Objective(stage_weights=("all", "all", "all")))
+        loss_of(Objective(stage_weights=("all", "all", "all")))
         assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
@@ -140,8 +144,8 @@ class TestStages:
 
         @dataclasses.dataclass(frozen=True)
         class Filled(Uniform):
-            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
-                return filled.tokens_BL, free_BL
+            def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids):
+                return filled.tokens_BL, editable_BL
 
         one_stage = Objective(Filled(), stage_weights=("all",), length_weight=0.0)
         expected = jax.grad(lambda p: run(model, p, APART, one_stage)[0])(params)
@@ -169,13 +173,13 @@ class TestStages:
         assert masked.tolist() == [[False, True, True, False]]
 
     def test_weights_by_the_number_of_chosen_positions_of_each_segment(self):
-        """Segments of 3 and 2 free positions, of which 2 and 1 are chosen."""
+        """Segments of 3 and 2 editable positions, of which 2 and 1 are chosen."""
         segment = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0]])
         free = jnp.array([[True, True, True, False, True, True, False, False]])
         chosen = jnp.array([[True, False, True, False, False, True, False, False]])
         weights = [stage_weight(name, segment > 0, free, chosen, chosen, segment) for name in ("inverse", "falling")]
-        np.testing.assert_allclose(weights[0], [[1.5, 0, 1.5, 1, 0, 2, 1, 0]])
-        np.testing.assert_allclose(weights[1], [[0.3, 0, 0.3, 1, 0, 1 / 3, 1, 0]], rtol=1e-6)
+        assert_allclose(weights[0], [[1.5, 0, 1.5, 1, 0, 2, 1, 0]])
+        assert_allclose(weights[1], [[0.3, 0, 0.3, 1, 0, 1 / 3, 1, 0]], rtol=1e-6)
 
     @pytest.mark.parametrize("name, weight", [("inverse", lambda t: 1 / t), ("falling", lambda t: 1 - t)])
     def test_published_weights_of_a_rate_with_the_rate_integrated_out(self, name, weight):
@@ -186,11 +190,11 @@ class TestStages:
             chosen = jnp.array([[i < n for i in range(6)]])
             ours = stage_weight(name, jnp.ones((1, 6), bool), free, chosen, chosen, jnp.ones((1, 6), int))[0, 0]
             published = (math.comb(5, n) * t**n * (1 - t) ** (5 - n) * weight(t)).mean()
-            np.testing.assert_allclose(ours / 5, published, rtol=1e-5)  # `Cmlm` draws each n with probability 1/5
+            assert_allclose(ours / 5, published, rtol=1e-5)  # `Cmlm` draws each n with probability 1/5
 
     def test_inverse_weights_are_the_loss_of_a_random_order(self):
-        """On a decoder whose loss depends on the set of hidden positions alone: all orders, and draws of `Cmlm`."""
-        loss_of = np.random.RandomState(0).uniform(size=(8, 3))  # of each position, given the set of hidden ones
+        """On a decoder whose loss depends on the set of masked positions alone: all orders, and draws of `Cmlm`."""
+        loss_of = np.random.RandomState(0).uniform(size=(8, 3))  # of each position, given the set of masked ones
         orders = list(itertools.permutations(range(3)))
         expected = np.mean([sum(loss_of[sum(1 << j for j in o[i:]), o[i]] for i in range(3)) for o in orders])
         rows = 4_000
@@ -199,54 +203,55 @@ class TestStages:
         _, chosen = Cmlm()(key_B, jnp.full((rows, 4), 7), free, segment, ids=IDS)
         weight = np.asarray(stage_weight("inverse", segment > 0, free, chosen, chosen, segment))[:, :3]
         hidden = np.asarray(chosen)[:, :3] @ np.array([1, 2, 4])
-        np.testing.assert_allclose((weight * loss_of[hidden]).sum(-1).mean(), expected, rtol=0.03)
+        assert_allclose((weight * loss_of[hidden]).sum(-1).mean(), expected, rtol=0.03)
 
     @pytest.mark.parametrize(
-        "weights, message",
+        ("wrong", "words"),
         [
-            ((), "at least one stage"),
-            (("all", "some"), "got 'some'"),
-            (("all", "none"), "a last stage of weight 'none' trains nothing"),
-            (("masked", "all"), "makes no masks, so that only EOS would count: use 'noised'"),
+            ({"stage_weights": ()}, "at least one stage"),
+            ({"stage_weights": ("all", "some")}, "got 'some'"),
+            ({"stage_weights": ("all", "none")}, "last stage 'none' trains nothing"),
+            ({"stage_weights": ("masked", "all")}, "no masks, only EOS use 'noised'"),
+            *(({"normaliser": number}, f"Objective.normaliser {number}") for number in (0.5, math.nan, math.inf)),
+            *(
+                (
+                    {"transition": FromStrategy(each), "stage_weights": ("all",) * 3},
+                    "2 stages remask='logits' 'previous'",
+                )
+                for each in (Padir("logits"), Constant(remask="logits"))
+            ),
         ],
     )
-    def test_wrong_weights(self, weights, message):
-        with pytest.raises(PadirError, match=message):
-            Objective(stage_weights=weights)
-        if "masked" in weights:
-            assert Objective(Mixed(), stage_weights=weights)  # some of its noise is a mask
+    def test_wrong_settings(self, wrong, words):
+        with refused(words):
+            Objective(**wrong)
 
-    @pytest.mark.parametrize("strategy", [Padir("logits"), Constant(remask="logits")])
-    def test_summed_logits_are_refused_beyond_the_stages_that_sum_them(self, strategy):
-        assert Objective(transition=FromStrategy(strategy)).decoded_with(ModelConfig()) == strategy
-        with pytest.raises(PadirError, match="at most 2 stages with remask='logits'.*got .*: use remask='previous'"):
-            Objective(transition=FromStrategy(strategy), stage_weights=("all",) * 3)
+    def test_settings_near_the_wrong_ones(self):
+        assert Objective(Mixed(), stage_weights=("masked", "all"))  # some of its noise is a mask
+        for strategy in (Padir("logits"), Constant(remask="logits")):
+            assert Objective(transition=FromStrategy(strategy)).decoded_with(ModelConfig()) == strategy
 
     def test_positions_that_began_masked_count_in_the_next_stage(self):
-        model, params = one_layer_model()
-        _, sums = run(model, params, APART, Objective(Mask(1.0), stage_weights=("masked", "masked")))
+        _, sums = loss_of(Objective(Mask(1.0), stage_weights=("masked", "masked")))
         assert sums.stage_weight_S.tolist() == [(APART.target_BL > 0).sum()] * 2
 
     def test_every_stage_has_dropout_of_its_own(self):
-        model, params = one_layer_model(dropout_rate=0.3)
         objective = Objective(Mask(1.0), unchanged)
         plain, dropped = (
-            run(model, params, APART, objective, dropout=dropout)[1].stage_loss_S for dropout in (False, True)
+            loss_of(objective, dropout=dropout, dropout_rate=0.3)[1].stage_loss_S for dropout in (False, True)
         )
         assert plain[0] == plain[1] and dropped[0] != dropped[1]
 
     def test_every_transition_has_a_key_of_its_own(self):
         def drawn(key_B, canvas, output, target_BL, chosen_BL, *, progress):
             pieces_BL = random_pieces(key_B, canvas.segment_BL, IDS)
-            return write(canvas, canvas.free_BL, pieces_BL, jnp.full(pieces_BL.shape, -1.0)), chosen_BL
+            return write(canvas, canvas.editable_BL, pieces_BL, jnp.full(pieces_BL.shape, -1.0)), chosen_BL
 
-        model, params = one_layer_model()
-        _, sums = run(model, params, APART, Objective(Mask(1.0), drawn, ("all",) * 3))
+        _, sums = loss_of(Objective(Mask(1.0), drawn, ("all",) * 3))
         assert sums.stage_loss_S[1] != sums.stage_loss_S[2]
 
     def test_each_stages_positions_are_counted(self):
-        model, params = one_layer_model()
-        _, sums = run(model, params, APART, Objective(Mask(0.0), stage_weights=("masked", "all")))
+        _, sums = loss_of(Objective(Mask(0.0), stage_weights=("masked", "all")))
         assert sums.stage_weight_S.tolist() == [(APART.target_BL == IDS.eos).sum(), (APART.target_BL > 0).sum()]
 
 
@@ -258,7 +263,7 @@ class TestNormaliser:
 
         @dataclasses.dataclass(frozen=True)
         class Third(Mask):
-            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+            def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids):
                 return jnp.where(third_BL, ids.mask, tokens_BL), third_BL
 
         model, params = one_layer_model()
@@ -268,12 +273,7 @@ class TestNormaliser:
         loss_BL = -jnp.take_along_axis(jax.nn.log_softmax(logits_BLV), APART.target_BL[..., None], -1)[..., 0]
         weight_BL = np.float32(third_BL | (APART.target_BL == IDS.eos))
         first_BL, later_BL = factors(normaliser, weight_BL, np.asarray(APART.target_BL))
-        np.testing.assert_allclose(mean, (loss_BL * (first_BL + later_BL)).sum(), rtol=1e-5)
-
-    def test_a_number_below_1(self):
-        for number in (0.5, float("nan"), float("inf")):
-            with pytest.raises(PadirError, match="Objective.normaliser must be"):
-                Objective(normaliser=number)
+        assert_allclose(mean, (loss_BL * (first_BL + later_BL)).sum(), rtol=1e-5)
 
 
 class TestChosen:
@@ -282,11 +282,11 @@ class TestChosen:
     NONE, ODD, EVEN, EVERY = range(4)
 
     def second(self, weights):
-        """The second stage's loss, as a function of which free positions were chosen: one program for all."""
+        """The second stage's loss, as a function of which editable positions were chosen: one program for all."""
         odd_L = jnp.arange(8) % 2 == 1
 
         def transition(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            return canvas, canvas.free_BL & jnp.stack([odd_L & False, odd_L, ~odd_L, odd_L | True])[
+            return canvas, canvas.editable_BL & jnp.stack([odd_L & False, odd_L, ~odd_L, odd_L | True])[
                 progress.astype(int)
             ]
 
@@ -310,23 +310,22 @@ class TestChosen:
         none = second(self.NONE)  # EOS alone
         odd, even, every = second(self.ODD), second(self.EVEN), second(self.EVERY)
         assert 0 < none < min(odd, even)
-        np.testing.assert_allclose(odd + even - none, every, rtol=1e-5)
-        np.testing.assert_allclose(every, self.second("all")(self.EVERY), rtol=1e-6)
+        assert_allclose(odd + even - none, every, rtol=1e-5)
+        assert_allclose(every, self.second("all")(self.EVERY), rtol=1e-6)
 
     def test_hiding_between_the_stages_hides_what_the_corruption_had_kept(self):
         def hide_all(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            return hide(canvas, canvas.free_BL), canvas.free_BL
+            return remask(canvas, canvas.editable_BL), canvas.editable_BL
 
-        model, params = one_layer_model()
         for corruption in (Mask, Uniform):
             second = Objective(corruption(0.2), hide_all, ("none", "all"))
-            hidden, _ = run(model, params, APART, second)
-            draft, _ = run(model, params, APART, Objective(corruption(1.0), stage_weights=("all",)))
-            np.testing.assert_allclose(hidden, draft, rtol=1e-6)
+            hidden, _ = loss_of(second)
+            draft, _ = loss_of(Objective(corruption(1.0), stage_weights=("all",)))
+            assert_allclose(hidden, draft, rtol=1e-6)
 
     def test_progress_reaches_what_is_between(self):
         def transition(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            return canvas, canvas.free_BL & (progress >= 0.5)
+            return canvas, canvas.editable_BL & (progress >= 0.5)
 
         model, params = one_layer_model()
         objective = Objective(Mask(rate=1.0), transition, ("none", "noised"), length_weight=0.0)
@@ -339,9 +338,9 @@ class TestRejecter:
     def test_is_the_cross_entropy_of_keeping_what_is_right(self):
         keep_BL = jnp.log(jnp.array([[3.0, 3.0, 1 / 3, 1 / 3, 9.0]]))  # kept with 3/4, 3/4, 1/4, 1/4
         right_BL = jnp.array([[True, False, True, False, True]])
-        free_BL = jnp.array([[True, True, True, True, False]])
-        loss, correct, judged = rejecter_loss(keep_BL, right_BL, free_BL)
-        np.testing.assert_allclose(loss, -2 * np.log(3 / 4) - 2 * np.log(1 / 4), rtol=1e-6)
+        editable_BL = jnp.array([[True, True, True, True, False]])
+        loss, correct, judged = rejecter_loss(keep_BL, right_BL, editable_BL)
+        assert_allclose(loss, -2 * np.log(3 / 4) - 2 * np.log(1 / 4), rtol=1e-6)
         assert (correct, judged) == (2, 4)
 
     def test_smoothed_labels_cost_nothing_at_the_smoothed_prediction(self):
@@ -351,25 +350,23 @@ class TestRejecter:
         label_BL2 = np.where(right_BL[..., None], [0.1, 0.9], [0.9, 0.1])
         expected = -(label_BL2 * log_prob_BL2).sum() + 3 * (0.9 * np.log(0.9) + 0.1 * np.log(0.1))
         loss, _, _ = rejecter_loss(jnp.asarray(keep_BL), jnp.asarray(right_BL), jnp.ones((1, 3), bool), 0.1)
-        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        assert_allclose(loss, expected, rtol=1e-5)
         perfect = jnp.full((1, 3), np.log(9.0))
-        np.testing.assert_allclose(
-            rejecter_loss(perfect, jnp.ones((1, 3), bool), jnp.ones((1, 3), bool), 0.1)[0], 0, atol=1e-6
-        )
+        assert_allclose(rejecter_loss(perfect, jnp.ones((1, 3), bool), jnp.ones((1, 3), bool), 0.1)[0], 0, atol=1e-6)
 
     @pytest.mark.parametrize("rate, sign", [(0.0, -1.0), (1.0, 1.0)])
     def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
         model, params = one_layer_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
         objective = Objective(Mask(rate), stage_weights=("all",), rejecter_weight=0.5)
         loss, sums = run(model, params, APART, objective)
-        free_BL = _free(APART)
-        shown_BL = jnp.where(free_BL & (rate == 1.0), IDS.mask, APART.target_BL)
+        editable_BL = _free(APART)
+        shown_BL = jnp.where(editable_BL & (rate == 1.0), IDS.mask, APART.target_BL)
         keep_BL = decoded(model, params, shown_BL).keep_logits_BL
-        expected = jnp.log1p(jnp.exp(sign * keep_BL))[free_BL].sum()
-        np.testing.assert_allclose(sums.rejecter_loss, expected, rtol=1e-5)
-        assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[free_BL].sum()
+        expected = jnp.log1p(jnp.exp(sign * keep_BL))[editable_BL].sum()
+        assert_allclose(sums.rejecter_loss, expected, rtol=1e-5)
+        assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[editable_BL].sum()
         parts = sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss
-        np.testing.assert_allclose(loss, parts, rtol=1e-5)
+        assert_allclose(loss, parts, rtol=1e-5)
 
     @pytest.mark.parametrize("weights", [("all", "all"), ("none", "noised")])
     def test_the_published_head_judges_the_predictions_of_every_stage(self, weights):
@@ -384,12 +381,10 @@ class TestRejecter:
         per_BL = jnp.where(right_BL, jnp.logaddexp(0, -output.keep_logits_BL), jnp.logaddexp(0, output.keep_logits_BL))
         counts_BL = APART.target_BL > 0  # all target tokens, whatever the weight of the stage
         stages = sum(weight != "none" for weight in weights)
-        np.testing.assert_allclose(sums.rejecter_loss, stages * per_BL[counts_BL].sum(), rtol=1e-5)
+        assert_allclose(sums.rejecter_loss, stages * per_BL[counts_BL].sum(), rtol=1e-5)
         assert sums.rejecter_judged == stages * counts_BL.sum()
         assert sums.rejecter_correct == stages * ((output.keep_logits_BL > 0) == right_BL)[counts_BL].sum()
-        np.testing.assert_allclose(
-            loss, sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss, rtol=1e-5
-        )
+        assert_allclose(loss, sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss, rtol=1e-5)
 
     @pytest.mark.parametrize(("judges", "alone"), [("prediction", True), ("token", False)])
     def test_the_published_head_trains_nothing_but_itself(self, judges, alone):
@@ -400,49 +395,38 @@ class TestRejecter:
         assert "rejecter" in moved and (moved == {"rejecter"}) == alone
 
     def test_other_models_have_none(self):
-        model, params = one_layer_model()
-        _, sums = run(model, params, APART, Objective(stage_weights=("all",)))
+        _, sums = loss_of(Objective(stage_weights=("all",)))
         assert sums.rejecter_loss is None and sums.rejecter_correct is None
 
 
 class TestVisibility:
     def test_a_decontextualised_decoder_does_not_see_what_was_chosen(self):
-        model, params = one_layer_model(decontextualised=True)
 
         @dataclasses.dataclass(frozen=True)
         class Other(Mask):
-            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
-                noisy_BL, chosen_BL = Mask(0.5)(key_B, tokens_BL, free_BL, segment_BL, ids=ids)
+            def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids):
+                noisy_BL, chosen_BL = Mask(0.5)(key_B, tokens_BL, editable_BL, segment_BL, ids=ids)
                 return jnp.where(chosen_BL, 11, noisy_BL), chosen_BL
 
         one, two, all_masked = (
-            run(model, params, APART, Objective(corruption, stage_weights=("all",)))[0]
+            loss_of(Objective(corruption, stage_weights=("all",)), decontextualised=True)[0]
             for corruption in (Mask(0.5), Other(), Mask(1.0))
         )
         assert one == two and one != all_masked
 
     def test_random_sets_narrow_what_is_seen(self):
-        model, params = one_layer_model(decontextualised=True)
         plain, narrow = (
-            run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v))[0]
+            loss_of(Objective(Mask(0.0), stage_weights=("all",), visibility=v), decontextualised=True)[0]
             for v in (None, RandomVisible())
         )
         assert jnp.isfinite(narrow) and plain != narrow
 
     def test_an_ordinary_decoder_refuses_it(self):
-        model, params = one_layer_model()
-        with pytest.raises(PadirError, match="set ModelConfig.decontextualised"):
-            run(model, params, APART, Objective(visibility=RandomVisible()))
+        with refused("set ModelConfig.decontextualised"):
+            loss_of(Objective(visibility=RandomVisible()))
 
 
 class TestLengthLoss:
-    def test_classifier(self):
-        output = LengthOutput(logits_BGM=jnp.zeros((1, 2, 10)))
-        np.testing.assert_allclose(length_loss(output, jnp.array([[4, 0]])), np.log(10), rtol=1e-6)
-
-    def test_number(self):
-        output = LengthOutput(mean_BG=jnp.array([[5.5, 3.0]]))
-        np.testing.assert_allclose(length_loss(output, jnp.array([[4, 0]])), 2.25, rtol=1e-6)
-
-    def test_oracle(self):
-        assert length_loss(LengthOutput(), jnp.array([[4]])) == 0
+    @pytest.mark.parametrize("output", [LengthOutput(), LengthOutput(canvas_BG=jnp.array([[6]]))])
+    def test_nothing_is_predicted(self, output):
+        assert length_loss(output, jnp.array([[4]])) == 0

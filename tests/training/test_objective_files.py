@@ -16,7 +16,9 @@ from padir.data.plan import Batching
 from padir.models import ModelConfig, Transformer, init_params
 from padir.refinement import Glat, Padir
 from padir.training import Adam, Causal, Cosine, Objective, Sum, TrainConfig
-from padir.training.step import TrainState, make_step, step_metrics
+from padir.training.metrics import step_metrics
+from padir.training.state import TrainState
+from padir.training.step import make_step
 
 REPOSITORY = Path(__file__).parents[2]
 BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)
@@ -54,13 +56,13 @@ def test_a_dual_model_has_the_runs_objective_and_teacher_forcing(name):
 def test_ctc_trains_with_glancing(name):
     made = config.configured(TrainConfig)()
     assert made.objective == Objective(transition=Glat(), stage_weights=("none", "all"), length_weight=5.0)
-    assert made.model.geometry.name == "CTC" and made.batching.mode == "bucket"
+    assert made.model.reading.name == "CTC" and made.batching.mode == "bucket"
     assert made.objective.decoded_with(made.model) == Padir(remask="none")  # a canvas may hold equal neighbours
 
 
 @pytest.fixture(autouse=True)
 def logits_block_by_block(monkeypatch):
-    monkeypatch.setattr("padir.readout.vocabulary.LOGITS_AT_ONCE", 2_000)
+    monkeypatch.setattr("padir.readout.tally.LOGITS_AT_ONCE", 2_000)
 
 
 def training_step(objective, model_config):

@@ -6,9 +6,10 @@ import shutil
 
 import orbax.checkpoint as ocp
 import pytest
+from support.refusals import refused
 from support.training import assert_equal
 
-from padir import PadirError, Translator
+from padir import Translator
 from padir.jobs import Teacher, average_run
 from padir.models.directory import load_model
 from padir.storage.manifest import write_manifest
@@ -48,20 +49,19 @@ def test_a_step_of_a_finished_run_has_its_own_parameters(straight):
 
 
 def test_steps_that_are_not_there(unfinished, tmp_path):
-    with pytest.raises(PadirError, match="has no checkpoint of step 5: it has those of 4, 6"):
-        Translator.load(unfinished, step=5)
-    with pytest.raises(PadirError, match="has no checkpoint of step 5: give the folder of a training run"):
-        Translator.load("de_en", step=5)
+    for folder, words in ((unfinished, "it has those of 4, 6"), ("de_en", "give the folder of a training run")):
+        with refused(f"no checkpoint of step 5: {words}"):
+            Translator.load(folder, step=5)
     weights = next(path for path in (unfinished / "checkpoints" / "6" / "state").rglob("*") if path.stat().st_size > 99)
     weights.write_bytes(b"x" + weights.read_bytes()[1:])
-    with pytest.raises(PadirError, match="was changed or damaged"):
+    with refused("changed or damaged"):
         Translator.load(unfinished)
     for step in (4, 6):
         (unfinished / "checkpoints" / str(step) / "model.json").unlink()
-    with pytest.raises(PadirError, match="cannot read .*model.json"):
+    with refused("cannot read model.json"):
         Translator.load(unfinished)
     shutil.rmtree(unfinished / "checkpoints")
-    with pytest.raises(PadirError, match="has no manifest.json"):
+    with refused("no manifest.json"):
         Translator.load(unfinished)
 
 
@@ -76,7 +76,7 @@ def test_checkpoints_up_to_a_step_are_averaged(straight, unfinished, tmp_path, c
 
 
 def test_a_teacher_has_finished(unfinished):
-    with pytest.raises(PadirError, match="its training run has not finished"):
+    with refused("run has not finished"):
         Teacher.load(unfinished)
 
 
@@ -96,19 +96,19 @@ def forge(run, **forged):
 def test_forged_shapes_are_refused_before_memory_is_taken(unfinished, tmp_path):
     state = forge(unfinished, shape=[10**7, 10**7], chunks=[1, 1])
     for read in (lambda: load_step(unfinished), lambda: average_run(unfinished, tmp_path / "x", kind="last", count=1)):
-        with pytest.raises(PadirError, match=r"embedding must have the shape .*, got \(10000000, 10000000\)"):
+        with refused("embedding shape got (10000000, 10000000)"):
             read()
-    with pytest.raises(PadirError, match="the shapes of its arrays differ"):
+    with refused("shapes of its arrays differ"):
         Checkpoints(unfinished / "checkpoints").restore_latest(state)
 
 
 def test_forged_chunks_are_refused_before_memory_is_taken(unfinished):
     forge(unfinished, chunks=[10**7, 10**7])
-    with pytest.raises(PadirError, match="chunks of .* must not be larger than its shape"):
+    with refused("chunks must not be larger than its shape"):
         load_step(unfinished)
 
 
 def test_a_pipe_in_a_checkpoint_is_refused(unfinished):
     os.mkfifo(unfinished / "checkpoints" / "6" / "state" / "pipe")
-    with pytest.raises(PadirError, match="pipe is no file of a checkpoint"):
+    with refused("pipe is no file of a checkpoint"):
         load_step(unfinished)

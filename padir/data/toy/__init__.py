@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from padir import checks
+from padir.data.formats import Corpus
 from padir.data.toy.grammar import NounPhrase, Reference, Sentence
 from padir.data.toy.parser import parse
 from padir.data.toy.sampler import sample
@@ -58,6 +59,10 @@ class ToyDeEn:
         if split not in self.splits:
             raise PadirError(f"toy_de_en has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
         return self._pairs(split)
+
+    def corpora(self, split: str) -> list[Corpus]:
+        """The whole split as one part."""
+        return [Corpus(self.name, self.pairs(split))]
 
     def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
         rng = random.Random(f"{self.name} {self.seed} {split}")  # a text seeds by its sha512, not by hash()

@@ -10,9 +10,21 @@ import dataclasses
 import functools
 import itertools
 
-from padir.data.toy.nouns import CASES, PLURAL, SINGULAR, Adjective, Determiner, Noun, variety
-from padir.data.toy.phrases import Conjunction, Phrase
-from padir.data.toy.verbs import THIRD_PLURAL, THIRD_SINGULAR, Verb
+from padir.data.toy.lexicon import (
+    AUXILIARIES,
+    PLURAL,
+    SINGULAR,
+    THIRD_PLURAL,
+    THIRD_SINGULAR,
+    Adjective,
+    Conjunction,
+    Determiner,
+    Noun,
+    Phrase,
+    Pronoun,
+    Verb,
+    variety,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +68,7 @@ class NounPhrase:
     determiner: Determiner
     adjective: Adjective | None
     noun: Noun
-    number: int
+    number: str
 
     @property
     def person(self) -> int:
@@ -77,47 +89,13 @@ class NounPhrase:
     def english(self, american: bool, subject: bool) -> str:
         words = [variety(self.adjective.english, american)] if self.adjective else []
         words.append(self.noun.english(self.number, american))
-        determiner = self.determiner.english[self.number]
+        determiner = self.determiner.english(self.number)
         if determiner == "a" and words[0][0] in "aeiou":
             determiner = "an"
         return " ".join(filter(None, [determiner, *words]))
 
 
-@dataclasses.dataclass(frozen=True)
-class Pronoun:
-    """A personal pronoun; `forms` by case, None where the form would be ambiguous (sie: her or them)."""
-
-    person: int
-    forms: tuple[str | None, ...]
-    subject_form: str
-    object_form: str
-
-    def german(self, case: str) -> str | None:
-        return self.forms[CASES.index(case)]
-
-    def english(self, american: bool, subject: bool) -> str:
-        return self.subject_form if subject else self.object_form
-
-
-PRONOUNS = (
-    Pronoun(0, ("ich", "mich", "mir"), "I", "me"),
-    Pronoun(1, ("du", "dich", "dir"), "you", "you"),
-    Pronoun(2, ("er", "ihn", "ihm"), "he", "him"),
-    Pronoun(2, ("sie", None, "ihr"), "she", "her"),
-    Pronoun(3, ("wir", "uns", "uns"), "we", "us"),
-    Pronoun(4, ("ihr", "euch", "euch"), "you", "you"),
-    Pronoun(5, ("sie", None, "ihnen"), "they", "them"),
-)
-
 _BE = {"present": ("am", "are", "is", "are", "are", "are"), "perfect": ("was", "were", "was", "were", "were", "were")}
-_MODALS = {  # affirmative, negated
-    "future": ("will", "will not"),
-    "können": ("can", "cannot"),
-    "sollen": ("should", "should not"),
-    "dürfen": ("may", "may not"),
-    "müssen": ("must", "{do} not have to"),
-    "wollen": ("{want} to", "{do} not want to"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +130,9 @@ class Clause:
         verb = self.verb
         subject = self.subject.german("nominative")
         parts: list[tuple[str, str | None]] = [("subject", subject)]
-        light, full, last = [], [], []
+        light = []
+        full = []
+        last = []
         if self.recipient:
             recipient = ("recipient", self.recipient.german("dative"))
             (light if isinstance(self.recipient, Pronoun) else full).append(recipient)
@@ -189,7 +169,8 @@ class Clause:
         return " ".join(filter(None, words))
 
     def _english_verb(self, american: bool) -> str:
-        verb, person = self.verb, self.subject.person
+        verb = self.verb
+        person = self.subject.person
         third = person == THIRD_SINGULAR
         frequency = self.frequency.english(american) if self.frequency else ""
         if verb.frame == "copula":
@@ -201,7 +182,8 @@ class Clause:
             past = variety(verb.past, american)
             words = ["did", "not", verb.english] if self.negated else [frequency, past]
         else:
-            modal = _MODALS[self.tense][self.negated]
+            auxiliary = AUXILIARIES[self.tense]
+            modal = auxiliary.negated if self.negated else auxiliary.english
             modal = modal.format(do="does" if third else "do", want="wants" if third else "want")
             words = [modal, verb.english]
         return " ".join(filter(None, words))

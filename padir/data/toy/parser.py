@@ -12,29 +12,35 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from padir.data.toy.grammar import PRONOUNS, Clause, NounPhrase, Pronoun, Sentence
-from padir.data.toy.nouns import (
-    ADJECTIVE_ENDINGS,
+from padir.data.toy.grammar import Clause, NounPhrase, Sentence
+from padir.data.toy.lexicon import (
     ADJECTIVES,
     BARE,
     CASES,
+    CONJUNCTIONS,
+    DECLENSIONS,
     DETERMINERS,
+    LONGEST_PHRASE,
     NOUNS,
+    PHRASES,
     PLURAL,
+    PRONOUNS,
     SINGULAR,
+    TENSES,
+    VERBS,
     Adjective,
     Determiner,
     Noun,
+    Pronoun,
+    Verb,
 )
-from padir.data.toy.phrases import CONJUNCTIONS, LONGEST_PHRASE, PHRASES
-from padir.data.toy.verbs import TENSES, VERBS, Verb
 
 
 @dataclasses.dataclass(frozen=True)
 class _Tables:
     """Every form of the lexicon with its readings, built once."""
 
-    nouns: dict[str, list[tuple[Noun, int]]]
+    nouns: dict[str, list[tuple[Noun, str]]]
     determiners: dict[str, list[Determiner]]
     adjectives: dict[str, Adjective]
     predicates: dict[str, Adjective]
@@ -48,9 +54,11 @@ class _Tables:
 
 @functools.cache
 def _tables() -> _Tables:
-    nouns, determiners, pronouns = {}, {}, {}
+    nouns = {}
+    determiners = {}
+    pronouns = {}
     for noun in NOUNS:
-        for number in (SINGULAR, PLURAL) if noun.plural and noun.countable else (SINGULAR,):
+        for number in (SINGULAR, PLURAL) if noun.countable else (SINGULAR,):
             for form in {noun.german(case, number) for case in CASES}:
                 nouns.setdefault(form, []).append((noun, number))
     for determiner in DETERMINERS:
@@ -59,9 +67,11 @@ def _tables() -> _Tables:
             for form in {determiner.german(*form) for form in forms}:
                 determiners.setdefault(form, []).append(determiner)
     for pronoun in PRONOUNS:
-        for form in set(pronoun.forms) - {None}:
+        for form in {pronoun.german(case) for case in CASES} - {""}:
             pronouns.setdefault(form, []).append(pronoun)
-    second, last = {}, {}
+    adjective_endings = {ending for declension in DECLENSIONS.values() for ending in declension.adjective_endings}
+    second = {}
+    last = {}
     for verb in VERBS:
         tenses = ("present", "perfect") if verb.frame == "copula" else TENSES
         for tense, person in itertools.product(tenses, range(6)):
@@ -71,7 +81,7 @@ def _tables() -> _Tables:
     return _Tables(
         nouns,
         determiners,
-        {adjective.stem + ending: adjective for adjective in ADJECTIVES for ending in ADJECTIVE_ENDINGS},
+        {adjective.stem + ending: adjective for adjective in ADJECTIVES for ending in adjective_endings},
         {adjective.german: adjective for adjective in ADJECTIVES},
         pronouns,
         frozenset(verb.preposition for verb in VERBS) - {""},
@@ -85,7 +95,8 @@ def _noun_phrase(words: list[str], start: int) -> tuple[list[NounPhrase | Pronou
     tables = _tables()
     if words[start] in tables.pronouns:
         return list(tables.pronouns[words[start]]), start + 1
-    determiners, position = tables.determiners.get(words[start], []), start
+    determiners = tables.determiners.get(words[start], [])
+    position = start
     if determiners:
         position += 1
     adjective = tables.adjectives.get(words[position]) if position < len(words) else None
@@ -105,8 +116,11 @@ def _noun_phrase(words: list[str], start: int) -> tuple[list[NounPhrase | Pronou
 def _chunks(words: list[str]) -> tuple[list[list[NounPhrase | Pronoun]], dict[str, Any], list[str], str]:
     """Cuts a clause into its noun phrases (readings of each), adverbs by slot, verbs; and says what comes first."""
     tables = _tables()
-    noun_phrases, adverbs, verbs = [], {}, []
-    first, position = "", 0
+    noun_phrases = []
+    adverbs = {}
+    verbs = []
+    first = ""
+    position = 0
     while position < len(words):
         for length in range(LONGEST_PHRASE, 0, -1):
             phrase = PHRASES.get(" ".join(words[position : position + length]))
@@ -114,13 +128,15 @@ def _chunks(words: list[str]) -> tuple[list[list[NounPhrase | Pronoun]], dict[st
                 break
         if phrase:
             adverbs["place" if phrase.slot in ("home", "goal") else phrase.slot] = phrase
-            first, position = first or phrase.slot, position + length
+            first = first or phrase.slot
+            position += length
             continue
         prepositional = words[position] in tables.prepositions and position + 1 < len(words)
         readings, end = _noun_phrase(words, position + prepositional)
         if readings:
             noun_phrases.append(readings)
-            first, position = first or "noun phrase", end
+            first = first or "noun phrase"
+            position = end
             continue
         if words[position] == "nicht":
             adverbs["negated"] = True

@@ -11,37 +11,37 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from padir.data.toy.grammar import PRONOUNS, Clause, NounPhrase, Pronoun, Sentence
-from padir.data.toy.nouns import (
+from padir.data.toy.grammar import Clause, NounPhrase, Sentence
+from padir.data.toy.lexicon import (
     ADJECTIVES,
     BARE,
+    CONJUNCTIONS,
     DEFINITE,
     EVERY,
-    INDEFINITE,
-    NOUNS,
-    NUMERALS,
-    PLURAL,
-    POSSESSIVES,
-    QUANTIFIERS,
-    SINGULAR,
-    STATES,
-    THIS,
-    Adjective,
-    Determiner,
-    Noun,
-)
-from padir.data.toy.phrases import (
-    CONJUNCTIONS,
     FREQUENCIES,
     GOALS,
     HOMES,
+    INDEFINITE,
     MANNERS,
+    MODALS,
+    NOUNS,
+    NUMERALS,
     PLACES,
+    PLURAL,
+    POSSESSIVES,
+    PRONOUNS,
+    QUANTIFIERS,
+    SINGULAR,
+    THIS,
     TIME_GROUPS,
+    VERBS,
+    Adjective,
     Conjunction,
+    Determiner,
+    Noun,
     Phrase,
+    Pronoun,
 )
-from padir.data.toy.verbs import MODALS, VERBS
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def _pick(rng: random.Random, choices: Sequence[T]) -> T:
 
 
 @functools.cache
-def _nouns(kinds: frozenset[str]) -> tuple[Noun, ...]:
+def _nouns(kinds: tuple[str, ...]) -> tuple[Noun, ...]:
     return tuple(noun for noun in NOUNS if noun.kind in kinds)
 
 
@@ -74,7 +74,7 @@ def _times(about: str) -> tuple[tuple[Phrase, ...], ...]:
     return tuple(group for group in TIME_GROUPS if about in group[0].times)
 
 
-def _determiner(rng: random.Random, noun: Noun, number: int) -> Determiner:
+def _determiner(rng: random.Random, noun: Noun, number: str) -> Determiner:
     draw = rng.random()
     if noun.name:
         return BARE
@@ -91,7 +91,7 @@ def _determiner(rng: random.Random, noun: Noun, number: int) -> Determiner:
     return EVERY if draw < 0.75 else THIS if draw < 0.82 else _pick(rng, POSSESSIVES)
 
 
-def _noun_phrase(rng: random.Random, kinds: frozenset[str], adjective_share: float) -> NounPhrase:
+def _noun_phrase(rng: random.Random, kinds: tuple[str, ...], adjective_share: float) -> NounPhrase:
     noun = _pick(rng, _nouns(kinds))
     number = PLURAL if noun.countable and rng.random() < 0.3 else SINGULAR
     described = not noun.name and rng.random() < adjective_share
@@ -99,7 +99,7 @@ def _noun_phrase(rng: random.Random, kinds: frozenset[str], adjective_share: flo
     return NounPhrase(_determiner(rng, noun, number), adjective, noun, number)
 
 
-def _argument(rng: random.Random, kinds: frozenset[str], case: str, subject: NounPhrase | Pronoun):
+def _argument(rng: random.Random, kinds: tuple[str, ...], case: str, subject: NounPhrase | Pronoun):
     """An object that is not the subject itself; for persons, sometimes a pronoun."""
     if "person" in kinds and rng.random() < 0.15:
         pronoun = _pick(rng, PRONOUNS)
@@ -140,7 +140,7 @@ def _clause(rng: random.Random, about: str, time_share: float, first_share: floa
         fields["object"] = _argument(rng, verb.objects, verb.case, subject)
     elif verb.frame == "ditransitive":
         fields["object"] = _noun_phrase(rng, verb.objects, 0.25)
-        fields["recipient"] = _argument(rng, frozenset({"person"}), "dative", subject)
+        fields["recipient"] = _argument(rng, ("person",), "dative", subject)
     elif verb.frame == "goal":
         fields["place"] = _pick(rng, GOALS)
     elif verb.frame == "home":
@@ -152,7 +152,7 @@ def _clause(rng: random.Random, about: str, time_share: float, first_share: floa
             fields["manner"] = _pick(rng, MANNERS)
     if verb.frame == "transitive" and rng.random() < 0.1:
         fields["place"] = _pick(rng, _FREE_PLACES)
-    lasting = "predicate" in fields and fields["predicate"].german not in STATES
+    lasting = "predicate" in fields and not fields["predicate"].state
     if rng.random() < time_share and not lasting:
         fields["time"] = _pick(rng, _pick(rng, _times(about)))
     if about != "future" and not lasting and not fields.keys() & {"time", "manner"} and rng.random() < 0.25:
@@ -172,8 +172,7 @@ def _clause(rng: random.Random, about: str, time_share: float, first_share: floa
 def _complement(rng: random.Random) -> Sentence:
     """A subordinate clause with its conjunction, such as: dass das Kind schläft."""
     verb = _pick(rng, _COMPLEMENT_VERBS)
-    person = frozenset({"person"})
-    subject = _pick(rng, PRONOUNS) if rng.random() < 0.2 else _noun_phrase(rng, person, 0.2)
+    subject = _pick(rng, PRONOUNS) if rng.random() < 0.2 else _noun_phrase(rng, ("person",), 0.2)
     frequency = _pick(rng, FREQUENCIES) if rng.random() < 0.15 else None
     about = _pick(rng, ("habit", "past", "future"))
     main = Clause(subject, verb, "present", frequency=frequency)

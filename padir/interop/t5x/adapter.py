@@ -31,15 +31,17 @@ import optax
 import seqio
 import tensorflow as tf
 from flax.core import FrozenDict, freeze, unfreeze
+from jaxtyping import PyTree
 from t5x import adafactor, gin_utils, partitioning
 from t5x import metrics as t5x_metrics
 from t5x.models import BaseTransformerModel
 
 from padir.data.prepared import VOCABULARY, load_manifest
-from padir.decoding.batches import candidate_rows
-from padir.decoding.options import Decoding, resolve
-from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts, rows_together
-from padir.decoding.rerank import OwnScore
+from padir.decoding.candidates import candidate_rows
+from padir.decoding.fit import resolve
+from padir.decoding.options import Decoding
+from padir.decoding.ranker import length_normalised
+from padir.decoding.refine_batch import DraftInputs, Drafts, RefineOptions, encode, refine_drafts, rows_together
 from padir.decoding.translation import packed_without_repeats
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
@@ -151,16 +153,14 @@ class RefinementModel(BaseTransformerModel):
             )
         if config.dual:
             raise PadirError("T5X cannot train a dual model here: set ModelConfig.dual = False, or use `padir train`")
-        if not config.geometry.sized_by_target:
-            what = f"T5X cannot train a {config.geometry.name} model here"
-            raise PadirError(what, remedy="set another ModelConfig.length_head, or use `padir train`")
+        config.check_sentence("be trained by T5X", 'set ModelConfig.readout = "plain", or use `padir train`')
         if getattr(objective.transition, "follows_progress", False):
             raise PadirError(
                 f"{objective.transition} depends on the progress of training, which T5X does not pass to a model",
                 remedy="choose a constant transition, such as Glat with equal start and end",
             )
         of_text = decoding.shortlist is not None or decoding.n_best or decoding.placeholders or decoding.precision
-        if of_text or not isinstance(decoding.rule, OwnScore):
+        if of_text or decoding.ranker is not None:
             raise PadirError(
                 "T5X decodes batches of ids in ModelConfig.dtype: Decoding.rerank must be 'own', n_best 0, and"
                 " placeholders, precision and shortlist must not be set; use `padir translate` for other values"
@@ -169,8 +169,8 @@ class RefinementModel(BaseTransformerModel):
         if len(languages_of) != 2:
             raise PadirError(f"languages must be two codes with a hyphen, such as de-en, got {languages!r}")
         self.tokenizer = read_vocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
-        own = self.tokenizer.ids
-        ids = Ids(own.vocab_size, own.num_sentinels, own.first_regular, num_embeddings)
+        known = self.tokenizer.ids
+        ids = Ids(known.vocab_size, known.num_sentinels, known.first_regular, num_embeddings)
         self.objective = objective
         strategy = objective.decoded_with(config)
         self.decoding = resolve(decoding, config, objective.corruption, strategy)
@@ -180,12 +180,14 @@ class RefinementModel(BaseTransformerModel):
         )
         super().__init__(Transformer(config, ids), vocabulary, vocabulary, optimizer_def)
 
-    def get_initial_variables(self, rng: jax.Array, input_shapes: Any, input_types: Any = None) -> Any:
+    def get_initial_variables(self, rng: jax.Array, input_shapes: PyTree, input_types: PyTree = None) -> PyTree:
         """Parameters and their axes; no shape depends on the batch."""
         del input_shapes, input_types
         return self.module.init(rng, *[jnp.ones((1, 1), jnp.int32)] * 4)
 
-    def loss_fn(self, params: Any, batch: Mapping[str, Any], dropout_rng: Any) -> tuple[jax.Array, dict[str, Any]]:
+    def loss_fn(
+        self, params: PyTree, batch: Mapping[str, Any], dropout_rng: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, Any]]:
         """The objective's loss per target token, and metrics.
 
         Args:
@@ -193,7 +195,8 @@ class RefinementModel(BaseTransformerModel):
         """
         packed = "decoder_segment_ids" in batch
         rows = to_batch(batch)
-        sources, targets = rows.source_BS.shape[1], rows.target_BL.shape[1]
+        sources = rows.source_BS.shape[1]
+        targets = rows.target_BL.shape[1]
         least = 1 + self.module.config.length_token  # tokens of a source: EOS, and [LENGTH]
         loss, sums = self.objective(
             _key(dropout_rng),
@@ -207,10 +210,13 @@ class RefinementModel(BaseTransformerModel):
         mean = mean_loss(loss, sums)
         return mean, metrics(mean, sums, rows)
 
-    def predict_batch_with_aux(self, params: Any, batch: Mapping[str, Any], rng: Any = None) -> tuple[Any, Any]:
+    def predict_batch_with_aux(
+        self, params: PyTree, batch: Mapping[str, Any], rng: jax.Array | None = None
+    ) -> tuple[Any, Any]:
         """Translations [B, L] that end with EOS, and their scores, lengths and decoder passes, [B] each."""
         del rng  # drafts are drawn from the decoding's seed and the sources
-        decoding, module = self.decoding, self.module
+        decoding = self.decoding
+        module = self.module
         assert decoding.strategy is not None and decoding.canvas is not None
         most = min(batch["decoder_target_tokens"].shape[1], module.config.max_length)
         source_BS = batch["encoder_input_tokens"]
@@ -220,21 +226,27 @@ class RefinementModel(BaseTransformerModel):
         drafts = refine_drafts(
             module,
             params,
-            DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_BN, draw_BN),
-            options=RefineOptions(most, decoding.strategy, decoding.canvas, rows_together(most, jax.default_backend())),
-            num_steps=decoding.num_steps,
-            seed=decoding.seed,
+            DraftInputs(
+                cross_kv=cross_kv,
+                source_segment_BS=encoded.segment_BS,
+                source_BS=source_BS,
+                length_BN=length_BN,
+                draw_BN=draw_BN,
+                num_steps=decoding.num_steps,
+                seed=decoding.seed,
+            ),
+            RefineOptions(most, decoding.strategy, decoding.canvas, rows_together(most, jax.default_backend())),
         )
         row_B, score_B = self._best(drafts, *length_BN.shape)
         copied_V = jnp.asarray(self._copied_V)
-        tokens_BL = packed_without_repeats(drafts.tokens_RL[row_B], drafts.free_RL[row_B], copied_V)
+        tokens_BL = packed_without_repeats(drafts.tokens_RL[row_B], drafts.editable_RL[row_B], copied_V)
         return tokens_BL, {"scores": score_B, "lengths": drafts.length_R[row_B], "passes": drafts.passes_R[row_B]}
 
-    def _best(self, drafts: Any, batch: int, hypotheses: int) -> tuple[Any, Any]:
+    def _best(self, drafts: Drafts, batch: int, hypotheses: int) -> tuple[Any, Any]:
         """(row of each sentence's best draft, its score); the first of equal drafts wins, as in `Translator`."""
-        rule = self.decoding.rule
-        assert isinstance(rule, OwnScore)
-        score_BN = rule.of(drafts.log_prob_R, drafts.free_RL.sum(-1)).reshape(batch, hypotheses)
+        exponent = self.decoding.length_normalization
+        score_R = length_normalised(drafts.log_prob_R, drafts.editable_RL.sum(-1), exponent)
+        score_BN = score_R.reshape(batch, hypotheses)
         return score_BN.argmax(1) + hypotheses * jnp.arange(batch), score_BN.max(1)
 
     @functools.cached_property
@@ -244,28 +256,28 @@ class RefinementModel(BaseTransformerModel):
         copied_V[list(self.tokenizer.copied)] = True
         return copied_V
 
-    def score_batch(self, params: Any, batch: Mapping[str, Any], return_intermediates: bool = False) -> Any:
+    def score_batch(self, params: PyTree, batch: Mapping[str, Any], return_intermediates: bool = False) -> Any:
         """Refuses to score targets, because a model that refines drafts gives them no probability."""
         raise PadirError(
             "the model refines drafts and gives targets no probability: evaluate predictions, or score with an"
             " autoregressive model"
         )
 
-    def _compute_logits(self, params: Any, batch: Mapping[str, Any], dropout_rng: Any = None) -> Any:
+    def _compute_logits(self, params: PyTree, batch: Mapping[str, Any], dropout_rng: jax.Array | None = None) -> Any:
         """Refuses to compute logits for T5X's own losses and scores, because padir's logits depend on a draft."""
         raise PadirError("the logits of a model that refines drafts depend on the draft: use loss_fn or predict_batch")
 
 
 def to_batch(batch: Mapping[str, Any]) -> Batch:
     """The objective's batch, from features of the converter."""
-    source_BS, target_BL = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
-    segments = (batch.get("encoder_segment_ids"), batch.get("decoder_segment_ids"))
-    if segments[0] is None:
-        segments = (source_BS > 0).astype(jnp.int32), (target_BL > 0).astype(jnp.int32)
-    return Batch(source_BS, segments[0], target_BL, segments[1])
+    source_BS = batch["encoder_input_tokens"]
+    target_BL = batch["decoder_target_tokens"]
+    if "encoder_segment_ids" not in batch:
+        return Batch(source_BS, (source_BS > 0).astype(jnp.int32), target_BL, (target_BL > 0).astype(jnp.int32))
+    return Batch(source_BS, batch["encoder_segment_ids"], target_BL, batch["decoder_segment_ids"])
 
 
-def _key(rng: Any) -> jax.Array:
+def _key(rng: jax.Array | None) -> jax.Array:
     """T5X's random key, of the old kind or the new, as a typed key; a fixed key for None."""
     if rng is None:
         return jax.random.key(0)
@@ -278,7 +290,7 @@ def metrics(loss: jax.Array, sums: Sums, batch: Batch) -> dict[str, Any]:
     stages = range(sums.stage_loss_S.shape[0])
     target_positions = jnp.asarray(batch.target_BL.size, jnp.float32)
     source_tokens = (batch.source_segment_BS > 0).sum().astype(jnp.float32)
-    found = {
+    values = {
         "loss": t5x_metrics.AveragePerStep(total=loss),
         "loss_per_target_token": average(total=loss * sums.tokens, count=sums.tokens),
         "length_loss": average(total=sums.length_loss, count=sums.segments),
@@ -291,12 +303,12 @@ def metrics(loss: jax.Array, sums: Sums, batch: Batch) -> dict[str, Any]:
         "timing/target_tokens_per_second": t5x_metrics.TimeRate.from_model_output(numerator=sums.tokens),
     }
     for s in stages:
-        found[f"stage_{s + 1}_loss"] = average(total=sums.stage_loss_S[s], count=sums.stage_weight_S[s])
-        found[f"stage_{s + 1}_accuracy"] = average(total=sums.stage_correct_S[s], count=sums.tokens)
+        values[f"stage_{s + 1}_loss"] = average(total=sums.stage_loss_S[s], count=sums.stage_weight_S[s])
+        values[f"stage_{s + 1}_accuracy"] = average(total=sums.stage_correct_S[s], count=sums.tokens)
     if sums.rejecter_loss is not None and sums.rejecter_judged is not None:
-        found["rejecter_loss"] = average(total=sums.rejecter_loss, count=sums.rejecter_judged)
-        found["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=sums.rejecter_judged)
-    return found
+        values["rejecter_loss"] = average(total=sums.rejecter_loss, count=sums.rejecter_judged)
+        values["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=sums.rejecter_judged)
+    return values
 
 
 # Logical axes of padir's models that T5X's do not have: position table, length classes, the rejecter's two classes.

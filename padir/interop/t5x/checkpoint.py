@@ -23,6 +23,8 @@ import flax.serialization
 import flax.traverse_util
 import jax
 import numpy as np
+from jaxtyping import PyTree
+from numpy.typing import ArrayLike
 
 from padir.errors import PadirError, first_line
 from padir.storage.files import check_chunks, check_files
@@ -99,7 +101,7 @@ def read(
     return T5XCheckpoint(folder, int(steps), params)
 
 
-def _float32(name: str, value: Any) -> Any:
+def _float32(name: str, value: ArrayLike | jax.ShapeDtypeStruct) -> np.ndarray | jax.ShapeDtypeStruct:
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
     array = np.asarray(value)
@@ -160,7 +162,7 @@ def _chunks(array: np.ndarray) -> list[int]:
     return [min(max(1, rows), array.shape[0]), *array.shape[1:]]
 
 
-def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
+def write(model_dir: str | os.PathLike[str], params: PyTree, step: int) -> Path:
     """Writes parameters as a checkpoint of T5X's own kind, without an optimizer's state, whole or not at all.
 
     Returns the folder, `checkpoint_<step>` in `model_dir`. The arrays of `params` are stored as float32.
@@ -174,7 +176,8 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
     if final.exists():
         raise PadirError(f"{final} already exists: give another folder, or remove it")
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    specs, pending = {}, []
+    specs = {}
+    pending = []
     with atomic_folder(final) as unfinished:
         for name, value in flat.items():
             array = np.asarray(value, np.float32)
@@ -211,8 +214,10 @@ def read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[st
         if isinstance(leaf, dict):
             where = _inside(folder, name, leaf)
             # Only the folder's name is taken from the leaf, which could name any store and address.
-            opened[name] = where, tensorstore.open(spec_of(where, fill_missing_data_reads=False), open=True, read=True)
-    reading, arrays = {}, dict(leaves)
+            spec = {**spec_of(where), "fill_missing_data_reads": False}
+            opened[name] = where, tensorstore.open(spec, open=True, read=True)
+    reading = {}
+    arrays = dict(leaves)
     for name, (where, future) in opened.items():
         try:
             array = future.result()
@@ -235,8 +240,8 @@ def read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[st
     return arrays
 
 
-def spec_of(where: Path, **options: Any) -> dict[str, Any]:
-    return {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}, **options}
+def spec_of(where: Path) -> dict[str, Any]:
+    return {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}}
 
 
 def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:

@@ -27,7 +27,8 @@ from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
 from padir.training.start_from import VOCABULARY_AXIS
 
-CARD, VOCABULARY = "padir.json", "vocab.model"
+CARD = "padir.json"
+VOCABULARY = "vocab.model"
 _MOST_PADDING = 128  # maximum number of rows that T5X adds to an embedding table
 _CAUSAL = "the checkpoint's decoder writes from left to right, where these buckets stand for other distances"
 
@@ -78,15 +79,20 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
     """
     # T5's own decoder has none of the parts that only a decoder of drafts has.
     left_to_right = not any(name.startswith(("decoder/abs_pos_embed", "length_predictor")) for name in found)
-    params, taken, anew, unused = dict(fresh), {}, {}, {name: "the model has none" for name in found}
+    params = dict(fresh)
+    taken = {}
+    anew = {}
+    unused = {name: "the model has none" for name in found}
     for name, value in fresh.items():
         if name not in found:
             anew[name] = "the checkpoint has none"
             continue
-        array, note = found[name], ""
+        array = found[name]
+        note = ""
         axis = VOCABULARY_AXIS.get(name)
         if axis is not None and array.ndim == 2 and array.shape[1 - axis] == value.shape[1 - axis]:
-            size, padded = value.shape[axis], array.shape[axis]
+            size = value.shape[axis]
+            padded = array.shape[axis]
             if 0 < padded - size <= _MOST_PADDING:
                 note = f"the first {size:,} of its {padded:,} {('rows', 'columns')[axis]}"
                 array = array[tuple(map(slice, value.shape))]
@@ -95,7 +101,8 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
         elif name == "decoder/relpos_bias/rel_embedding" and left_to_right != causal:
             anew[name] = unused[name] = _CAUSAL if left_to_right else "the checkpoint's decoder sees both sides"
         else:
-            params[name], taken[name] = array, note
+            params[name] = array
+            taken[name] = note
             del unused[name]
     if not taken:
         raise PadirError(
@@ -108,7 +115,8 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
 
 def check_fits(params: dict[str, Any], model: Transformer, path: Path) -> None:
     """Checks that a checkpoint holds all parameters of a model and no others."""
-    expected, got = param_shapes(model.config, model.ids), {name: value.shape for name, value in params.items()}
+    expected = param_shapes(model.config, model.ids)
+    got = {name: value.shape for name, value in params.items()}
     if expected == got:
         return
     differ = [
@@ -197,7 +205,8 @@ def import_model(
         card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
     else:
         check_fits(checkpoint.params, model, checkpoint.path)
-        params, count = checkpoint.params, sum(value.size for value in checkpoint.params.values())
+        params = checkpoint.params
+        count = sum(value.size for value in params.values())
         report = Report(dict.fromkeys(params, ""), {}, {}, (count, count))
         card = dataclasses.replace(card, step=checkpoint.step, weights=Weights(steps=(checkpoint.step,)))
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
@@ -239,9 +248,10 @@ def export_checkpoint(model: str | PathLike[str], output: str | PathLike[str]) -
 
 def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
     """Refuses a folder whose checkpoints padir.json and vocab.model describe as another model."""
-    of_step = {"step": 0, "metrics": {}, "weights": Weights()}
-    found, vocabulary = _read_card(folder) or card, folder / VOCABULARY
-    same = dataclasses.replace(found, **of_step) == dataclasses.replace(card, **of_step)
-    if not same or (vocabulary.is_file() and vocabulary.read_bytes() != tokenizer.model_bytes):
+    before = _read_card(folder) or card
+    # Step, metrics and weights may differ from one checkpoint to the next.
+    expected = dataclasses.replace(before, step=card.step, metrics=card.metrics, weights=card.weights)
+    vocabulary = folder / VOCABULARY
+    if expected != card or (vocabulary.is_file() and vocabulary.read_bytes() != tokenizer.model_bytes):
         remedy = "give another folder"
         raise PadirError(f"{folder} holds checkpoints of another model, as its {CARD} says", remedy=remedy)

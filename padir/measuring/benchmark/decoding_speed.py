@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from padir.decoding.batches import SourceBatch
+from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
-from padir.decoding.pipeline import PROGRAMS, Pipeline, RefiningPipeline
+from padir.decoding.programs import PROGRAMS
+from padir.decoding.reading import read
+from padir.decoding.refiner import Refiner
 from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
+from padir.decoding.writer import Writer, Written
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
 from padir.evaluation.systems import Decodings, Row, alike, decodings_for, named, ways
@@ -22,6 +24,7 @@ from padir.measuring.benchmark.timed_batches import TimedBatch
 from padir.measuring.benchmark.timing import Ratio, Timed, interleave
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.params import count_parameters
+from padir.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +52,9 @@ class System:
     def __call__(self, batch: TimedBatch) -> list[Translation]:
         """Translates a batch as `Translator.translate` does, or writes the batch's target lengths if there are any."""
         if batch.target_lengths is not None:  # `Translator.translate` would leave numbers as they are
-            return self.pipeline(batch).run(self.source(batch))
-        decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
-        return self.translator.translate(batch.texts, decoding, truncate=True)
+            sources = self.sources(batch)
+            return self.translator.translate_batch(self.writer(batch), self.decoding_of(batch), 0, sources)
+        return self.translator.translate(batch.texts, self.decoding_of(batch), truncate=True)
 
     def stages(self, batch: TimedBatch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
         """Seconds of each stage, measured by waiting for the end of each stage before the next begins."""
@@ -60,23 +63,53 @@ class System:
         for stage, value in self.timed_stages(batch):
             jax.block_until_ready(value)
             now = clock()
-            seconds[stage], last = now - last, now
+            seconds[stage] = now - last
+            last = now
         return seconds
 
     def timed_stages(self, batch: TimedBatch) -> Iterator[tuple[str, Any]]:
         """Translates a batch; yields (stage, its result)."""
-        source = self.source(batch)
-        yield "tokenise", source
-        yield from self.pipeline(batch).stages(source)
+        sources = self.sources(batch)
+        yield "tokenise", sources
+        writer = self.writer(batch)
+        if isinstance(writer, Refiner):
+            encoded = writer.encode(sources)
+            yield "encode", encoded
+            tried = writer.try_lengths(sources, encoded)
+            yield "lengths", tried
+            drafts = writer.refine(encoded, tried)
+            yield "refine", drafts
+            written = Written(writer.hypotheses(sources, encoded, tried, drafts), encoded)
+        else:
+            written = writer.write(sources)
+            yield "encode and write", written
+        decoding = self.decoding_of(batch)
+        yield (
+            "choose and detokenise",
+            read(
+                self.translator.side(decoding),
+                sources,
+                written,
+                decoding.ranker,
+                n_best=0,
+                batch_size=decoding.batch_size,
+                shapes=self.translator.shapes,
+            ),
+        )
 
-    def pipeline(self, batch: TimedBatch) -> Pipeline:
-        """The stages of decoding, for batches of this size."""
-        return self.translator.pipeline(dataclasses.replace(self.decoding, batch_size=len(batch.texts)))
+    def decoding_of(self, batch: TimedBatch) -> Decoding:
+        """The options for batches of this size."""
+        return dataclasses.replace(self.decoding, batch_size=len(batch.texts))
 
-    def source(self, batch: TimedBatch) -> SourceBatch:
+    def writer(self, batch: TimedBatch) -> Writer:
+        """The writer for batches of this size."""
+        return self.translator.writer(self.decoding_of(batch))
+
+    def sources(self, batch: TimedBatch) -> list[SourceSentence]:
         """Tokenises a batch."""
         tokens, _ = self.translator.loaded.source_tokens(batch.texts, truncate=True)
-        return SourceBatch(batch.texts, tokens, batch.target_lengths)
+        lengths = batch.target_lengths or [None] * len(tokens)
+        return [SourceSentence(*each) for each in zip(batch.texts, tokens, lengths, strict=True)]
 
 
 def systems(
@@ -185,7 +218,7 @@ def _row(
         [result.text for result in results],
         [result.passes for result in results],
     )
-    decoding = dataclasses.replace(system.decoding, batch_size=len(batches[0].texts))
+    decoding = system.decoding_of(batches[0])
     given = batches[0].target_lengths is not None and not system.causal
     weights = str(system.translator.card.weights)
     return Row(system.model, decoding, given, evaluation, "", system.causal, weights), details
@@ -193,7 +226,8 @@ def _row(
 
 def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_size: int) -> list[Score]:
     """Latency, throughput, decoder passes and compile time of a system."""
-    sentences, tokens = len(results), sum(result.length for result in results)
+    sentences = len(results)
+    tokens = sum(result.length for result in results)
     rate = float(np.median(sentences / timed.total_R))
     calls = f"what:text-to-text|batch:{batch_size}|calls:{timed.seconds_RB.size}|compile:no"
     repeats = f"what:text-to-text|batch:{batch_size}|repeats:{len(timed.seconds_RB)}|of:median|compile:no"
@@ -216,10 +250,10 @@ def _memory(system: System, batch: TimedBatch) -> list[Score]:
     """Memory that refinement needs beside the model's parameters; [] for a causal model."""
     if system.causal:
         return []
-    pipeline = system.pipeline(batch)
-    assert isinstance(pipeline, RefiningPipeline)
-    encoded = pipeline.encode(system.source(batch))
-    size = pipeline.refine_memory(encoded, pipeline.try_lengths(encoded))
+    refiner = system.translator.refiner(system.decoding_of(batch))
+    sources = system.sources(batch)
+    encoded = refiner.encode(sources)
+    size = refiner.refine_memory(encoded, refiner.try_lengths(sources, encoded))
     return [] if size is None else [Score("temporaries_mb", size / 2**20, "XLA's temporaries of refining|batch:first")]
 
 

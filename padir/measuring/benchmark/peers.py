@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from padir.decoding.autoregressive import length_limits
+from padir.decoding.reading import read
 from padir.decoding.search import Beam
 from padir.decoding.translation import Translation
+from padir.decoding.writer import Written
 from padir.errors import PadirError
-from padir.interop.ctranslate2 import Searcher, check_search
+from padir.interop.ctranslate2 import CTranslate2Engine, check_search
 from padir.measuring.benchmark.decoding_speed import System
 from padir.measuring.benchmark.timed_batches import TimedBatch
 
@@ -48,7 +50,7 @@ class Peer(System):
       searcher: the converted model.
     """
 
-    searcher: Searcher
+    searcher: CTranslate2Engine
 
     @property
     def precision(self) -> str:
@@ -63,7 +65,7 @@ class Peer(System):
         """
         check_search(system.decoding.search)
         shortlist = system.decoding.shortlist
-        searcher = Searcher.of(system.translator, compute_type, threads=threads, shortlist=shortlist)
+        searcher = CTranslate2Engine.of(system.translator, compute_type, threads=threads, shortlist=shortlist)
         name = f"{system.model} by CTranslate2, {compute_type}, {threads} thread" + "s" * (threads > 1)
         return Peer(name, system.translator, system.decoding, searcher)
 
@@ -73,10 +75,12 @@ class Peer(System):
     def timed_stages(self, batch: TimedBatch) -> Iterator[tuple[str, Any]]:
         search = self.decoding.search
         assert isinstance(search, Beam)  # `of` has checked it
-        sources = self.source(batch).tokens
+        texts = self.sources(batch)
+        sources = [source.tokens for source in texts]
         yield "tokenise", sources
         if batch.target_lengths is not None:
-            longest, shortest = max(batch.target_lengths), min(batch.target_lengths)
+            longest = max(batch.target_lengths)
+            shortest = min(batch.target_lengths)
             if longest != shortest:
                 raise PadirError(
                     "CTranslate2 writes the same number of tokens for all sentences of a batch, got lengths from"
@@ -84,7 +88,18 @@ class Peer(System):
                 )
         else:
             limits = length_limits([len(source) for source in sources], self.translator.card.config.max_length)
-            longest, shortest = max(limits), 2
+            longest = max(limits)
+            shortest = 2
         results = self.searcher.write(sources, search, longest=longest, shortest=shortest, scores=False)
         yield "encode and write", results
-        yield "detokenise", [self.searcher.translation(result, search, longest, "") for result in results]
+        written = Written([[self.searcher.hypothesis(result, longest)] for result in results])
+        made = read(
+            self.translator.loaded,
+            texts,
+            written,
+            None,
+            n_best=0,
+            batch_size=len(texts),
+            shapes=self.translator.shapes,
+        )
+        yield "choose and detokenise", made

@@ -9,7 +9,6 @@ import numpy as np
 
 from padir import checks
 from padir.data.prepared import split_lengths
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
@@ -20,6 +19,7 @@ from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
+from padir.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,8 @@ class NumberTokenizer(Tokenizer):
     """A vocabulary of numbers, for models of random weights: the text of an id is its number."""
 
     def __init__(self, ids: Ids):
-        self.ids, self.sha256 = ids, ""  # there is no SentencePiece file
+        self.ids = ids
+        self.sha256 = ""  # there is no SentencePiece file
         self.copied = frozenset()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from padir.errors import PadirError
+
+T = TypeVar("T")
 
 PERCENTILES = (50, 90, 99)
 LEAST_CALLS = 30  # minimum number of calls for which high percentiles are reported
@@ -59,8 +61,8 @@ class Ratio:
 
 
 def interleave(
-    callables: Mapping[str, Callable[[Any], Any]],
-    batches: Sequence[Any],
+    callables: Mapping[str, Callable[[T], object]],
+    batches: Sequence[T],
     *,
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
@@ -83,7 +85,7 @@ def interleave(
     first = {name: np.zeros(len(batches)) for name in names}
     seconds = {name: np.zeros((repeats, len(batches))) for name in names}
 
-    def timed(name: str, batch: Any) -> float:
+    def timed(name: str, batch: T) -> float:
         began = clock()
         callables[name](batch)
         return clock() - began

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,11 @@ from padir.data.prepared import Mixture, load_tokenizer
 from padir.distributed.sharding import DATA, MODEL
 from padir.models.config import ModelConfig
 from padir.models.params import count_parameters
+from padir.models.transformer import Transformer
 from padir.training.averaging import Averaging
 from padir.training.config import Intervals, TrainConfig
 from padir.training.loop import check_lengths
-from padir.training.step import Programs
+from padir.training.sharded_step import ShardedStep
 
 _MATMUL = 4096  # side of the square matrices whose product measures the machine's speed
 _WARM_UP = 3  # steps that are not timed
@@ -107,77 +108,101 @@ def measure(
     mixture = data if isinstance(data, Mixture) else Mixture(tuple(data))
     check_lengths(mixture, mixture.manifests("train"), config.model, config.batching)
     config = dataclasses.replace(config, num_steps=steps + _WARM_UP, intervals=Intervals(), averaging=Averaging())
-    model, batching, mesh = config.model, config.batching, config.sharding.mesh()
-    config.sharding.check(mesh, model, batching.rows)
+    config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
     ids = load_tokenizer(mixture.folders[0]).ids
-    programs = Programs.of(config, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
+    step = ShardedStep(config, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
     loader = make_loader(
         mixture,
-        batching,
-        row_multiple=mesh.shape[DATA] * batching.accumulation_steps,
-        length_token=model.length_token,
+        config.batching,
+        row_multiple=step.mesh.shape[DATA] * config.batching.accumulation_steps,
+        length_token=config.model.length_token,
         seed=config.seed,
     )
-    timer = _StepTimer(programs, mesh, clock)
-    stages = config.objective.stage_weights
-    counts = []
-    for _ in range(config.num_steps):
-        arrays = timer.step(loader)
-        source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
-        (rows, source_length), target_length = source.shape, target.shape[1]
-        vocabulary = programs.model.ids.num_embeddings
-        flops = model_flops(model, vocabulary, rows, source_length, target_length, stages)
-        pairs = int(target.max(axis=1).sum())  # segments of a row count from 1
-        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size, pairs, flops))
-    tokens, positions, source_tokens, source_positions, pairs, flops = np.mean(counts[_WARM_UP:], axis=0).tolist()
+    timer = _StepTimer(step, clock)
+    sizes = [_BatchSize.of(timer.step(loader)) for _ in range(config.num_steps)][_WARM_UP:]
     return TrainingTimes(
         step_seconds=tuple(timer.seconds[_WARM_UP:]),
         loader_seconds=tuple(timer.waits[_WARM_UP:]),
-        tokens=tokens,
-        positions=positions,
-        source_tokens=source_tokens,
-        source_positions=source_positions,
-        pairs=pairs,
+        tokens=statistics.fmean(size.tokens for size in sizes),
+        positions=statistics.fmean(size.positions for size in sizes),
+        source_tokens=statistics.fmean(size.source_tokens for size in sizes),
+        source_positions=statistics.fmean(size.source_positions for size in sizes),
+        pairs=statistics.fmean(size.pairs for size in sizes),
         compile_seconds=sum(timer.first_seconds),
-        parameters=count_parameters(programs.placement.like.params),
-        flops=flops,
-        matmul_flops=_matmul_flops(jnp.dtype(model.dtype), mesh, clock),
-        temporary_bytes=max((known for known in timer.temporaries.values() if known is not None), default=None),
+        parameters=count_parameters(step.like.params),
+        flops=statistics.fmean(size.flops(step.model, config.objective.stage_weights) for size in sizes),
+        matmul_flops=_matmul_flops(jnp.dtype(config.model.dtype), step.mesh, clock),
+        temporary_bytes=timer.most_temporary_bytes,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _BatchSize:
+    """Numbers of rows, sentence pairs, real tokens and positions of a batch."""
+
+    rows: int
+    pairs: int
+    tokens: int
+    positions: int
+    source_tokens: int
+    source_positions: int
+
+    @staticmethod
+    def of(arrays: dict[str, np.ndarray]) -> _BatchSize:
+        source_BS = arrays["source_segment_BS"]
+        target_BL = arrays["target_segment_BL"]
+        return _BatchSize(
+            rows=len(target_BL),
+            pairs=int(target_BL.max(axis=1).sum()),  # segments of a row count from 1
+            tokens=int((target_BL > 0).sum()),
+            positions=target_BL.size,
+            source_tokens=int((source_BS > 0).sum()),
+            source_positions=source_BS.size,
+        )
+
+    def flops(self, model: Transformer, stages: Sequence[str]) -> float:
+        """Model FLOPs of a step on the batch (`model_flops`)."""
+        source = self.source_positions // self.rows
+        target = self.positions // self.rows
+        return model_flops(model.config, model.ids.num_embeddings, self.rows, source, target, stages)
 
 
 class _StepTimer:
     """Makes training steps and notes the seconds of each, and of each wait for a batch."""
 
-    def __init__(self, programs: Programs, mesh: Mesh, clock: Callable[[], float]):
+    def __init__(self, step: ShardedStep, clock: Callable[[], float]):
         self.waits: list[float] = []
         self.seconds: list[float] = []
         self.first_seconds: list[float] = []  # seconds of the first step of each batch shape, which compiles
-        self.temporaries: dict[tuple[int, ...], int | None] = {}  # bytes of temporaries by batch shape
-        self._programs, self._mesh, self._clock = programs, mesh, clock
-        self._state = programs.placement.fresh(programs.initial)
+        self._temporaries: dict[tuple[int, ...], int | None] = {}  # bytes of temporaries by batch shape
+        self._step = step
+        self._clock = clock
+        self._state = step.initial()
+
+    @property
+    def most_temporary_bytes(self) -> int | None:
+        """Bytes of temporaries for the largest batch shape; None if the backend does not say."""
+        return max((known for known in self._temporaries.values() if known is not None), default=None)
 
     def step(self, loader: Iterator[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Makes a step on the loader's next batch and returns the batch."""
         began = self._clock()
         arrays = next(loader)
-        batch = jax.block_until_ready(self._programs.placement.batch(arrays))
+        batch = jax.block_until_ready(self._step.place(arrays))
         ready = self._clock()
         self.waits.append(ready - began)
         shape = arrays["target_BL"].shape
-        with jax.set_mesh(self._mesh):
-            if shape not in self.temporaries:  # a step more, which compiles
-                self._advance(batch)
-                self.first_seconds.append(self._clock() - ready)
-                program: Any = self._programs.step
-                self.temporaries[shape] = _temporary_bytes(program.lower(self._state, batch).compile())
-                ready = self._clock()
+        if shape not in self._temporaries:  # a step more, which compiles
             self._advance(batch)
+            self.first_seconds.append(self._clock() - ready)
+            self._temporaries[shape] = _temporary_bytes(self._step.trace(self._state, batch).lower().compile())
+            ready = self._clock()
+        self._advance(batch)
         self.seconds.append(self._clock() - ready)
         return arrays
 
-    def _advance(self, batch: Any) -> None:
-        self._state, _ = jax.block_until_ready(self._programs.step(self._state, batch))
+    def _advance(self, batch: dict[str, jax.Array]) -> None:
+        self._state, _ = jax.block_until_ready(self._step(self._state, batch))
 
 
 def model_flops(
@@ -194,7 +219,8 @@ def model_flops(
       rows, source, target: B, S and L of the batch, padding included.
       stages: the weight of each stage (`Objective.stage_weights`).
     """
-    c, inner = config, config.heads * config.head_dim
+    c = config
+    inner = c.heads * c.head_dim
     attention = 4 * c.width * inner  # projections of one position, multiplications
     mlp = (len(c.mlp_activations) + 1) * c.width * c.mlp
     encoder = c.encoder_layers * (source * (attention + mlp) + 2 * source * source * inner)
@@ -215,7 +241,7 @@ def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:
     return None if analysis is None else analysis.temp_size_in_bytes
 
 
-def _matmul_flops(dtype: Any, mesh: Mesh, clock: Callable[[], float]) -> float:
+def _matmul_flops(dtype: np.dtype, mesh: Mesh, clock: Callable[[], float]) -> float:
     """FLOPs per second of a large matrix product on every device at once: the best of five."""
     side = _MATMUL if jax.default_backend() != "cpu" else _MATMUL // 2
     one_each = NamedSharding(mesh, PartitionSpec((DATA, MODEL)))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from padir.errors import first_line
 from padir.measuring.compilation.devices import Chip
@@ -130,7 +131,7 @@ def _compile(trace: Callable[[], jax.stages.Traced]) -> tuple[jax.stages.Compile
         return traced.lower().compile(), traced.jaxpr
 
 
-def _costs(program: Program, compiled: jax.stages.Compiled, jaxpr: Any, seconds: float) -> Compiled:
+def _costs(program: Program, compiled: jax.stages.Compiled, jaxpr: Jaxpr | ClosedJaxpr, seconds: float) -> Compiled:
     """The analyses of a program without the programs that run before it."""
     devices = next(iter(jax.tree.leaves(compiled.input_shardings))).device_set
     platform = next(iter(devices)).platform
@@ -138,7 +139,8 @@ def _costs(program: Program, compiled: jax.stages.Compiled, jaxpr: Any, seconds:
     matrix = matrix_flops(jaxpr, program.trips, platform=platform)
     analyses: Any = compiled.cost_analysis() or {}
     flops = analyses.get("flops")
-    text, memory = ProgramText(compiled.as_text() or ""), compiled.memory_analysis()
+    text = ProgramText(compiled.as_text() or "")
+    memory = compiled.memory_analysis()
     sizes: dict[str, Any] = {}
     if memory is not None:
         results = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -170,7 +172,7 @@ def _no_cache() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", enabled)
 
 
-def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True, platform: str = "cpu") -> float:
+def matrix_flops(jaxpr: Jaxpr | ClosedJaxpr, trips: int = 1, scans: bool = True, platform: str = "cpu") -> float:
     """FLOPs of all matrix products on all devices; a multiplication and an addition count as two.
 
     Products whose results are not used do not count, because XLA leaves them out. The branch of a condition with the
@@ -188,13 +190,13 @@ def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True, platform: str =
     384.0
     """
     total = 0.0
-    for equation in _used(getattr(jaxpr, "jaxpr", jaxpr)):
+    for equation in _used(_open(jaxpr)):
         name = equation.primitive.name
         if name == "dot_general":
             total += _dot_flops(equation)
             continue
         inner = trips if name != "while" else 1
-        parts = [matrix_flops(each, inner, scans, platform) for each in _jaxprs(equation.params)]
+        parts = [matrix_flops(body, inner, scans, platform) for body in _jaxprs(equation.params)]
         if platforms := equation.params.get("branches_platforms"):
             total += parts[next(i for i, some in enumerate(platforms) if some is None or platform in some)]
         elif name == "cond":
@@ -209,7 +211,7 @@ def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True, platform: str =
 _FORMS = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "sharding_constraint"}
 
 
-def moved_bytes(jaxpr: Any, trips: int = 1, platform: str = "cpu") -> float:
+def moved_bytes(jaxpr: Jaxpr | ClosedJaxpr, trips: int = 1, platform: str = "cpu") -> float:
     """Bytes that matrix products must read: weights, and the keys and values that the body of a loop gets.
 
     An array is read once by the program whose argument it is. If a loop's body gets the array, each trip reads it once.
@@ -221,35 +223,36 @@ def moved_bytes(jaxpr: Any, trips: int = 1, platform: str = "cpu") -> float:
     >>> moved_bytes(jax.make_jaxpr(step)(jnp.ones((4, 4)), jnp.ones((2, 4))))  # the weights and y, two trips
     192.0
     """
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    outside = {id(each): (id(each), _size(each)) for each in (*jaxpr.constvars, *jaxpr.invars)}
+    program = _open(jaxpr)
+    outside = {id(var): (id(var), _size(var)) for var in (*program.constvars, *program.invars)}
     read: dict[int, float] = {}
-    return _loops_move(jaxpr, outside, read, trips, platform) + math.fsum(read.values())
+    return _loops_move(program, outside, read, trips, platform) + math.fsum(read.values())
 
 
-def _loops_move(jaxpr: Any, outside: dict[int, tuple[int, float]], read: dict[int, float], trips, platform) -> float:
+def _loops_move(jaxpr: Jaxpr, outside: dict[int, tuple[int, float]], read: dict[int, float], trips, platform) -> float:
     """Bytes that loops read; adds to `read` the arrays from outside that the other products read.
 
     `outside` has the array from outside that each variable is a form of, as (its name, its bytes).
     """
     total = 0.0
     for equation in reversed([*_used(jaxpr)]):
-        name, inner = equation.primitive.name, [*_jaxprs(equation.params)]
-        forms = [outside.get(id(each)) for each in equation.invars]
+        name = equation.primitive.name
+        inner = [*_jaxprs(equation.params)]
+        forms = [outside.get(id(var)) for var in equation.invars]
         if name == "dot_general":
-            read.update(each for each in forms if each)
+            read.update(form for form in forms if form)
         elif name in ("while", "scan"):
             times = trips if name == "while" else equation.params["length"]
-            total += times * max(moved_bytes(each, 1 if name == "while" else trips, platform) for each in inner)
+            total += times * max(moved_bytes(body, 1 if name == "while" else trips, platform) for body in inner)
         elif inner:
             if platforms := equation.params.get("branches_platforms"):
                 inner = [inner[next(i for i, some in enumerate(platforms) if some is None or platform in some)]]
-            within = getattr(inner[-1], "jaxpr", inner[-1])
-            given = zip(reversed(within.invars), reversed(forms), strict=False)
-            known = {id(each): form for each, form in given if form}
+            within = _open(inner[-1])
+            arguments = zip(reversed(within.invars), reversed(forms), strict=False)
+            known = {id(var): form for var, form in arguments if form}
             total += _loops_move(within, known, read, trips, platform)
             results = zip(equation.outvars, within.outvars, strict=False)
-            outside |= {id(each): known[id(own)] for each, own in results if id(own) in known}
+            outside |= {id(var): known[id(inner_var)] for var, inner_var in results if id(inner_var) in known}
         elif name in _FORMS and forms[0]:
             outside[id(equation.outvars[0])] = forms[0]
         elif name == "dynamic_update_slice" and forms[0]:
@@ -257,28 +260,34 @@ def _loops_move(jaxpr: Any, outside: dict[int, tuple[int, float]], read: dict[in
     return total
 
 
-def _size(variable: Any) -> float:
-    return float(math.prod(variable.aval.shape) * getattr(variable.aval.dtype, "itemsize", 0))
+def _open(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr:
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
-def _used(jaxpr: Any) -> Iterator[Any]:
+def _size(variable: Var | Literal) -> float:
+    array: Any = variable.aval
+    return float(math.prod(array.shape) * getattr(array.dtype, "itemsize", 0))
+
+
+def _used(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """The equations of a jaxpr whose results are used, from the last to the first."""
-    needed = {id(each) for each in jaxpr.outvars}
+    needed = {id(var) for var in jaxpr.outvars}
     for equation in reversed(jaxpr.eqns):
-        if equation.effects or any(id(each) in needed for each in equation.outvars):
-            needed |= {id(each) for each in equation.invars}
+        if equation.effects or any(id(var) in needed for var in equation.outvars):
+            needed |= {id(var) for var in equation.invars}
             yield equation
 
 
-def _dot_flops(equation: Any) -> float:
+def _dot_flops(equation: JaxprEqn) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    return 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+    left: Any = equation.invars[0].aval
+    result: Any = equation.outvars[0].aval
+    return 2.0 * math.prod(result.shape) * math.prod(left.shape[axis] for axis in contracted)
 
 
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+def _jaxprs(params: dict[str, Any]) -> Iterator[Jaxpr | ClosedJaxpr]:
     """The jaxprs among the parameters of an equation."""
     for value in params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(getattr(each, "jaxpr", each), "eqns"):
-                yield each
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, Jaxpr | ClosedJaxpr):
+                yield part

@@ -135,8 +135,9 @@ def _gpus(name: str, arrangement: str) -> Topology:
     jax.config.update("jax_platforms", "cpu")  # all else stays on the CPU, and libtpu looks for no TPU
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # the plugin would load libraries that it never uses
     try:
-        target = {"target_config": _H100, "topology": arrangement}
-        devices = topologies.get_topology_desc(platform="cuda", topology_name=name, **target).devices
+        devices = topologies.get_topology_desc(
+            platform="cuda", topology_name=name, target_config=_H100, topology=arrangement
+        ).devices
     except Exception as error:  # JAX and the plugin raise various exceptions
         raise PadirError(f"XLA cannot compile for {name!r} here ({first_line(error)})", remedy=_PLUGIN) from None
     return Topology(name, tuple(devices), CHIPS.get(devices[0].device_kind))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jaxtyping import PyTree
 
 from padir.decoding import autoregressive, refine_batch
 from padir.decoding.options import Decoding
@@ -21,7 +22,7 @@ from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.text.ids import Ids, round_up
 from padir.training.config import TrainConfig
-from padir.training.step import Programs
+from padir.training.sharded_step import ShardedStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,27 +61,24 @@ def train_program(config: TrainConfig, ids: Ids, devices: Sequence[Any], source_
     """
     batching = config.batching
     config.sharding.check(config.sharding.mesh(devices), config.model, batching.rows)
-    rows, target = batching.rows, batching.row_length
+    rows = batching.rows
+    target = batching.row_length
     source = batching.source_row_length or source_row_length
 
     def trace() -> jax.stages.Traced:
-        programs = Programs.of(config, ids, devices)
-        mesh = programs.placement.mesh
-        by_row = NamedSharding(mesh, PartitionSpec(DATA))
+        step = ShardedStep(config, ids, devices)
+        by_row = NamedSharding(step.mesh, PartitionSpec(DATA))
         sides = {"source_BS": source, "source_segment_BS": source, "target_BL": target, "target_segment_BL": target}
         arrays = {
             name: jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=by_row) for name, length in sides.items()
         }
-        state = _placed(programs.placement.like, programs.placement.state)
-        step: Any = programs.step
-        with jax.set_mesh(mesh):
-            return step.trace(state, arrays)
+        return step.trace(_placed(step.like, step.shardings), arrays)
 
     name = f"training step, {rows} rows of {source} and {target} positions"
     return Program(name, trace)
 
 
-def _placed(tree: Any, shardings: Any) -> Any:
+def _placed(tree: PyTree, shardings: PyTree) -> PyTree:
     """The shapes of a tree, each with its own sharding."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, shardings
@@ -115,7 +113,8 @@ def decode_programs(config: TrainConfig, ids: Ids, device: Any, shapes: Sequence
     """
     programs = _Programs(config, ids, SingleDeviceSharding(device))
     decode = programs.search if config.model.causal else programs.refinement
-    seen, names = set(), {}
+    seen = set()
+    names = {}
     for shape in shapes:
         for program in decode(shape):
             if program.name not in seen:
@@ -131,15 +130,17 @@ class _Programs:
       params: the parameters as `LoadedModel.converted` gives them.
     """
 
-    def __init__(self, config: TrainConfig, ids: Ids, sharding: Any):
-        self.config, self.sharding, self.model = config, sharding, Transformer(config.model, ids)
+    def __init__(self, config: TrainConfig, ids: Ids, sharding: SingleDeviceSharding):
+        self.config = config
+        self.sharding = sharding
+        self.model = Transformer(config.model, ids)
         stored = jax.eval_shape(lambda: init_params(self.model, 0))
         self.params = self.place(jax.eval_shape(functools.partial(in_model_dtype, config.model), stored))
-        strategy = config.objective.decoded_with(config.model) or config.model.geometry.strategy
+        strategy = config.objective.decoded_with(config.model) or config.model.reading.strategy
         corruption = (getattr(config.objective, "corruption", None) or Uniform()).full()
         self.decoding = Decoding(strategy=strategy, canvas=corruption)
 
-    def place(self, tree: Any) -> Any:
+    def place(self, tree: PyTree) -> PyTree:
         """The shapes of a tree, on the device."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding), tree)
 
@@ -148,7 +149,8 @@ class _Programs:
 
     def refinement(self, shape: DecodeShape) -> Iterator[Program]:
         """The encoder and the refinement of drafts."""
-        model, decoding = self.model, self.decoding
+        model = self.model
+        decoding = self.decoding
         assert decoding.strategy is not None and decoding.canvas is not None
         options = refine_batch.RefineOptions(self._longest(shape), decoding.strategy, decoding.canvas)
 
@@ -157,12 +159,12 @@ class _Programs:
             return cross_kv, encoded.segment_BS
 
         def trace() -> jax.stages.Traced:
-            source_BS, drafts, number = self._source_BS(shape), self.ints(*self._rows(shape)), self.ints()
+            source_BS = self._source_BS(shape)
+            drafts = self.ints(shape.batch_size, shape.hypotheses)
+            number = self.ints()
             cross_kv, segment_BS = self.place(jax.eval_shape(memory, self.params, source_BS))
-            inputs = refine_batch.DraftInputs(cross_kv, segment_BS, source_BS, drafts, drafts)
-            return refine_batch.refine_drafts.trace(
-                model, self.params, inputs, options=options, num_steps=number, seed=number
-            )
+            inputs = refine_batch.DraftInputs(cross_kv, segment_BS, source_BS, drafts, drafts, number, number)
+            return refine_batch.refine_drafts.trace(model, self.params, inputs, options)
 
         encoder = self._encoder(shape)
         yield encoder
@@ -173,9 +175,15 @@ class _Programs:
         encoder = self._encoder(shape)
 
         def trace() -> jax.stages.Traced:
-            inputs = self._source_BS(shape), self.ints(shape.batch_size)
-            options = {"search": Beam(shape.hypotheses), "max_length": self._longest(shape), "seed": self.ints()}
-            return autoregressive.write_targets.trace(self.model, self.params, *inputs, **options)
+            return autoregressive.write_targets.trace(
+                self.model,
+                self.params,
+                self._source_BS(shape),
+                self.ints(shape.batch_size),
+                search=Beam(shape.hypotheses),
+                max_length=self._longest(shape),
+                seed=self.ints(),
+            )
 
         yield encoder
         name = "greedy search" if shape.hypotheses == 1 else "beam search"
@@ -192,8 +200,8 @@ class _Programs:
 
     def _longest(self, shape: DecodeShape) -> int:
         """The width of a translation's canvas, which the readout decides."""
-        canvas = self.config.model.geometry.room(shape.tokens)
-        return round_up(shape.tokens if canvas is None else canvas, refine_batch.BUCKET)
+        canvas = self.config.model.geometry.canvas_length(shape.tokens)
+        return round_up(shape.tokens if canvas is None else int(canvas), refine_batch.BUCKET)
 
     def _rows(self, shape: DecodeShape) -> tuple[int, int]:
         return shape.batch_size, shape.hypotheses

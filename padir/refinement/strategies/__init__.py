@@ -1,9 +1,9 @@
 """Decoding strategies, which propose the next canvas; each is a frozen dataclass that `refine` runs.
 
-rewriting      strategies that take back the worst tokens and write them again
+rewriting      strategies that remask the worst tokens and write them again
 confidence     strategies in which the model's confidence decides which positions are written
 sampling       strategies that draw tokens, or the places to hide again, at random
-schedules      the number of positions that are hidden after each pass
+schedules      the number of positions that are masked after each pass
 
 This module makes strategies from their names and hyperparameters, or from text such as "threshold:tau=0.9".
 """
@@ -14,22 +14,24 @@ import ast
 import dataclasses
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from padir.checks import fits, words
 from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
-from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, PredictionRejecter, Rejecter, RewriteAll
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, PathPlanning, Remdm, SundaeSampling
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "padir": Padir,
     "mask_predict": MaskPredict,
     "constant": Constant,
+    "rewrite_all": RewriteAll,
     "easy_first": EasyFirst,
     "sundae": SundaeSampling,
     "rejecter": Rejecter,
+    "prediction_rejecter": PredictionRejecter,
     "threshold": Threshold,
     "entropy_bound": EntropyBound,
     "block_gibbs": BlockGibbs,
@@ -113,21 +115,33 @@ def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]
         ) from None
 
 
-def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Any) -> None:
+@runtime_checkable
+class Abilities(Protocol):
+    """The abilities of a model's decoder, as `ModelConfig` names them."""
+
+    @property
+    def decontextualised(self) -> bool: ...
+    @property
+    def rejecter(self) -> bool: ...
+    @property
+    def rejecter_judges(self) -> str: ...
+
+
+def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Abilities) -> None:
     """Checks that a model can be decoded with a strategy from drafts of a corruption.
 
     The drafts must consist of noise that the model was trained with. This does not apply to a decontextualised decoder,
     which sees no noise at all. The strategy's attribute `needs` may name four requirements:
 
     - "decontextualised": a decoder in which a position can be kept from seeing other positions.
-    - "rejecter": a decoder with a rejecter head.
-    - "mask": a decoder that can be told which positions are hidden, because it was trained with masks or does not see
-      hidden positions. Only such a decoder gives the conditional distribution of a position given the others.
+    - "rejecter": a decoder with a rejecter head, which judges what the strategy's attribute `head_judges` says.
+    - "mask": a decoder that can be told which positions are masked, because it was trained with masks or does not see
+      masked positions. Only such a decoder gives the conditional distribution of a position given the others.
     - "pieces": a decoder that was trained with random pieces, from drafts of random pieces.
 
     Args:
       canvas, trained: the corruption that makes drafts, and the corruption that the model was trained with.
-      config: the model's `ModelConfig`.
+      config: what the model's decoder can do.
     """
     needs = getattr(strategy, "needs", frozenset())
     others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
@@ -136,6 +150,10 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
         if need in needs and not getattr(config, need):
             lacking = f"{name} needs {what} (ModelConfig.{need} = True), which this model does not have"
             raise PadirError(lacking, remedy=others)
+    judges = getattr(strategy, "head_judges", config.rejecter_judges)
+    if "rejecter" in needs and judges != config.rejecter_judges:
+        lacking = f'{name} needs a rejecter head that judges "{judges}" (ModelConfig.rejecter_judges)'
+        raise PadirError(lacking, got=config.rejecter_judges, remedy="choose rejecter or prediction_rejecter by it")
     kinds, known = canvas.noise_kinds, trained.noise_kinds
     made = f"the canvas is made with {canvas}"
     pieces = kinds == {"pieces"} <= known and not config.decontextualised

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from padir import checks
 from padir.errors import PadirError
@@ -18,14 +18,14 @@ from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment, precedes, random_pieces, worst
 from padir.refinement.stop import Agreed, NothingOpen, Repetition
 from padir.refinement.strategies.sampling import sample_tokens
-from padir.refinement.strategies.schedules import Schedule, still_hidden
+from padir.refinement.strategies.schedules import Schedule, still_masked
 
 
 @checks.settings
 class Threshold(Memoryless):
-    """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
+    """Writes the masked positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
-    A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden. So
+    A written token stays; the last step writes all masked positions. A sentence ends when no position is masked. So
     easy sentences take fewer passes.
 
     Attributes:
@@ -33,8 +33,8 @@ class Threshold(Memoryless):
         model trained with label smoothing of 0.1 learns to give at most 0.9: take a lower tau.
       final_tau: in [0, tau]; the threshold falls linearly from tau at the first step to final_tau at the last step.
         None means tau at every step.
-      schedule: a name or shares (`padir.refinement.strategies.schedules.still_hidden`). A step then also writes the
-        most confident positions below the threshold, until at most as many are hidden as the schedule says. With None,
+      schedule: a name or shares (`padir.refinement.strategies.schedules.still_masked`). A step then also writes the
+        most confident positions below the threshold, until at most as many are masked as the schedule says. With None,
         a step writes at most one position below the threshold.
     """
 
@@ -53,21 +53,21 @@ class Threshold(Memoryless):
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
         least: Any = 1
         if self.schedule is not None:
-            free_BL, hidden_BL = (
-                count_in_segment(where_BL, canvas.segment_BL) for where_BL in (canvas.free_BL, canvas.hidden_BL)
+            editable_BL, masked_BL = (
+                count_in_segment(where_BL, canvas.segment_BL) for where_BL in (canvas.editable_BL, canvas.masked_BL)
             )
-            least = jnp.maximum(1, hidden_BL - still_hidden(self.schedule, free_BL, step + 1, num_steps))
-        confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, canvas.hidden_BL, canvas.segment_BL, least)
+            least = jnp.maximum(1, masked_BL - still_masked(self.schedule, editable_BL, step + 1, num_steps))
+        confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, canvas.masked_BL, canvas.segment_BL, least)
         return commit(canvas, output, confident_BL, memory)
 
 
 @checks.settings
 class EntropyBound(Memoryless):
-    """Writes as many hidden positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
+    """Writes as many masked positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
 
-    A step writes the hidden positions of lowest entropy whose entropies, without the largest of them, sum to at most
+    A step writes the masked positions of lowest entropy whose entropies, without the largest of them, sum to at most
     gamma. This sum bounds the mutual information that is lost because the positions are written independently. One
-    position is always written, and the last step writes all. A sentence ends when no position is hidden.
+    position is always written, and the last step writes all. A sentence ends when no position is masked.
 
     Attributes:
       gamma: the bound in nats, at least 0; with 0 a step writes one position, or several if their entropies are 0.
@@ -80,7 +80,7 @@ class EntropyBound(Memoryless):
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         entropy_BL = entropies(output.logits_BLV)
-        bounded_BL = within_entropy(entropy_BL, canvas.hidden_BL, canvas.segment_BL, self.gamma)
+        bounded_BL = within_entropy(entropy_BL, canvas.masked_BL, canvas.segment_BL, self.gamma)
         return commit(canvas, output, bounded_BL, memory)
 
 
@@ -106,10 +106,10 @@ def within_entropy(
     return among_BL & (jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= gamma)
 
 
-def commit(canvas: Canvas, output: Output, where_BL: Bool[Array, "B L"], memory: Any) -> Proposal:
-    """Proposes to write the argmax at the hidden positions of `where_BL`, and at all hidden ones if no pass follows."""
-    hidden_BL = canvas.hidden_BL
-    some, every = (write(canvas, hidden_BL & each, *output.best()) for each in (where_BL, True))
+def commit(canvas: Canvas, output: Output, where_BL: Bool[Array, "B L"], memory: PyTree) -> Proposal:
+    """Proposes to write the argmax at the masked positions of `where_BL`, and at all masked ones if no pass follows."""
+    masked_BL = canvas.masked_BL
+    some, every = (write(canvas, masked_BL & each, *output.best()) for each in (where_BL, True))
     return Proposal(some, every, memory)
 
 
@@ -136,23 +136,23 @@ class EasyFirst:
         return jnp.zeros_like(canvas.score_BL)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Float[Array, "B L"], *, step, num_steps) -> Proposal:
-        written = write(canvas, canvas.free_BL, *output.best())
+        written = write(canvas, canvas.editable_BL, *output.best())
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
-        easier_BLL = precedes(-confidence_BL, canvas.free_BL, canvas.segment_BL)
+        easier_BLL = precedes(-confidence_BL, canvas.editable_BL, canvas.segment_BL)
         assert canvas.visible_BLL is not None  # init refuses others
         # EOS has no place in the order, so the positions that see EOS stay the same.
-        visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
+        visible_BLL = jnp.where(canvas.editable_BL[:, None, :], easier_BLL, canvas.visible_BLL)
         return Proposal(dataclasses.replace(written, visible_BLL=visible_BLL), written, confidence_BL)
 
 
 @checks.settings
 class Frechet(Memoryless):
-    """Writes the most confident hidden positions, as many as a bound on the sum of their doubts allows.
+    """Writes the most confident masked positions, as many as a bound on the sum of their doubts allows.
 
     A position's doubt is 1 minus the probability of its most likely token. The sum of the doubts of the written
     positions, with the largest doubt counted twice, must be below the bound. With the bound 1, the tokens of a step are
     also the most likely combination, even if the positions depend on each other (docs/theory.md). One position is
-    always written, and the last step writes all. A sentence ends when no position is hidden. arXiv 2606.02955 proposes
+    always written, and the last step writes all. A sentence ends when no position is masked. arXiv 2606.02955 proposes
     this rule for diffusion language models (its project page states it).
 
     Attributes:
@@ -164,7 +164,7 @@ class Frechet(Memoryless):
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         score_BL = output.best()[1]
-        before_BLL = precedes(-score_BL, canvas.hidden_BL, canvas.segment_BL)
+        before_BLL = precedes(-score_BL, canvas.masked_BL, canvas.segment_BL)
         within_BL = self._doubts(-jnp.expm1(score_BL), before_BLL) < self.bound
         return commit(canvas, output, within_BL | ~before_BLL.any(-1), memory)
 
@@ -175,10 +175,10 @@ class Frechet(Memoryless):
 
 @dataclasses.dataclass(frozen=True)
 class Factor(Frechet):
-    """Writes the k most confident hidden positions, with k + 1 times their largest doubt below a bound.
+    """Writes the k most confident masked positions, with k + 1 times their largest doubt below a bound.
 
     This is `Frechet` with the largest doubt in place of every doubt, so it never writes more positions in a step. It is
-    the rule of Fast-dLLM's paper (arXiv 2505.22618). Its public code also accepts a step's last hidden position, if the
+    the rule of Fast-dLLM's paper (arXiv 2505.22618). Its public code also accepts a step's last masked position, if the
     rule accepts all others.
     """
 
@@ -191,8 +191,8 @@ class Factor(Frechet):
 class Renoise(Memoryless):
     """Accepts the tokens of lowest entropy within a bound, and gives all other positions fresh random pieces.
 
-    Each step judges all free positions anew, so it can take back a token that later tokens contradict (`EntropyBound`
-    has the same bound, but keeps every token). Where the noise is a mask, a position is hidden again instead. A
+    Each step judges all editable positions anew, so it can remask a token that later tokens contradict (`EntropyBound`
+    has the same bound, but keeps every token). Where the noise is a mask, a position is masked again instead. A
     sentence ends when the decoder saw no noise and its argmax equals the tokens that it saw. The last step writes the
     argmax everywhere.
 
@@ -211,8 +211,8 @@ class Renoise(Memoryless):
     stop = Agreed()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
-        accepted_BL = within_entropy(entropies(output.logits_BLV), free_BL, segment_BL, self.gamma)
-        drawn = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
+        editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
+        accepted_BL = within_entropy(entropies(output.logits_BLV), editable_BL, segment_BL, self.gamma)
+        drawn = sample_tokens(key_B, output, segment_BL, self.temperature)
         noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, random_pieces(key_B, segment_BL, canvas.ids))
-        return Proposal(noisy, write(canvas, free_BL, *output.best()), memory)
+        return Proposal(noisy, write(canvas, editable_BL, *output.best()), memory)

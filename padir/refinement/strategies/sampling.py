@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
-from padir.refinement.canvas import Canvas, hide, write
+from padir.refinement.canvas import Canvas, remask, write
 from padir.refinement.protocols import Memoryless, Proposal, Stop
-from padir.refinement.scores import Output, best_tokens, token_scores
+from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import (
     PLACE,
     choose,
@@ -31,18 +31,19 @@ from padir.refinement.segments import (
     worst,
 )
 from padir.refinement.stop import Agreed, Never, NothingOpen, Repetition
-from padir.refinement.strategies.schedules import Schedule, still_hidden
+from padir.refinement.strategies.schedules import Schedule, still_masked
 
 # The key of a step is folded with one of these numbers, so that the choices of positions and tokens are independent.
 _TOKEN, _WHERE = range(2)
 
 
 def sample_tokens(
-    key_B: Key[Array, " B"], logits_BLV: Float[Array, "B L V"], segment_BL: Int[Array, "B L"], temperature: float
+    key_B: Key[Array, " B"], output: Output, segment_BL: Int[Array, "B L"], temperature: float
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Draws a token for each position by Gumbel-max, one key a position; returns log-probabilities at temperature 1."""
     if temperature == 0:
-        return best_tokens(logits_BLV)
+        return output.best()
+    logits_BLV = output.logits_BLV
     draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
     gumbel_BLV = draw(position_keys(key_B, segment_BL, _TOKEN))
     token_BL = (logits_BLV + temperature * gumbel_BLV).argmax(-1).astype(jnp.int32)
@@ -64,7 +65,7 @@ class SundaeSampling(Memoryless):
     the end of a sentence are padir's own. No implementation is published to compare with.
 
     Attributes:
-      share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
+      share: share of a sentence's editable positions that a step draws again, rounded up, in (0, 1].
       temperature: temperature of the draws, at least 0.
       order: the choice of positions to draw again: "random", or "uncertain" for the positions whose tokens had the
         lowest log-probability when they were written.
@@ -86,13 +87,15 @@ class SundaeSampling(Memoryless):
         return Agreed(of_written=False) if self.temperature == 0 else Never()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
+        editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
         order_BL = canvas.score_BL
         if self.order == "random":
             order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
-        chosen_BL = worst(order_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
-        written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
-        last = write(written, free_BL, *output.best()) if self.argmax_last else written
+        chosen_BL = worst(order_BL, editable_BL, segment_BL, share_of(self.share, editable_BL, segment_BL)) | (
+            step == 0
+        )
+        written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature))
+        last = write(written, editable_BL, *output.best()) if self.argmax_last else written
         return Proposal(written, last, memory)
 
 
@@ -100,9 +103,9 @@ class SundaeSampling(Memoryless):
 class BlockGibbs:
     """k-Gibbs (the paper's Definition 10): hides k positions of a sentence, then draws them one after the other.
 
-    The first step writes every position. Then a block of positions is hidden and written from left to right, one
+    The first step writes every position. Then a block of positions is masked and written from left to right, one
     position per pass, each draw given the earlier draws. If the model's conditionals belong to one joint distribution,
-    this draws the block given all other positions. If the last step comes within a block, its hidden positions get the
+    this draws the block given all other positions. If the last step comes within a block, its masked positions get the
     argmax of the last pass. No row is done early. The memory is the positions of the block.
 
     Attributes:
@@ -121,23 +124,23 @@ class BlockGibbs:
     stop = Never()
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
-        return canvas.free_BL
+        return canvas.editable_BL
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps) -> Proposal:
-        hidden_BL, free_BL, segment_BL = canvas.hidden_BL, canvas.free_BL, canvas.segment_BL
+        masked_BL, editable_BL, segment_BL = canvas.masked_BL, canvas.editable_BL, canvas.segment_BL
         at_once = (step == 0) | self.parallel
-        chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
-        written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
-        left_BL = hidden_BL & ~chosen_BL
+        chosen_BL = masked_BL & (_leftmost(masked_BL, segment_BL) | at_once)
+        written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature))
+        left_BL = masked_BL & ~chosen_BL
         if self.order == "margin":
             # The previous block's positions are left out: at temperature 0 the same block would be chosen forever.
-            others_BL = free_BL & ~memory
-            among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
+            others_BL = editable_BL & ~memory
+            among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, editable_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
         else:
-            next_BL = choose(key_B, free_BL, segment_BL, self.block, _WHERE)
+            next_BL = choose(key_B, editable_BL, segment_BL, self.block, _WHERE)
         whole_BL = count_in_segment(left_BL, segment_BL) == 0
-        shown = hide(written, jnp.where(whole_BL, next_BL, left_BL))
+        shown = remask(written, jnp.where(whole_BL, next_BL, left_BL))
         return Proposal(shown, write(written, left_BL, *output.best()), jnp.where(whole_BL, next_BL, memory))
 
 
@@ -157,7 +160,7 @@ class Sweep:
     """Memory of `IndependentParallel`: the current state of the chain, and the part of the next state already drawn.
 
     This sweep has still to draw `pending_BL`. The canvas shows the current state, in which the leftmost pending
-    position of each segment is hidden.
+    position of each segment is masked.
     """
 
     tokens_BL: Int[Array, "B L"]
@@ -172,8 +175,8 @@ class IndependentParallel:
     """The independent parallel sampler (the paper's Definition 11): draws each position given all other positions.
 
     The first step writes every position. Then sweeps follow. A sweep draws every position given the old tokens of all
-    others, and all positions change at its end. An ordinary decoder takes one pass for each free position, with that
-    position alone hidden. A decontextualised one takes one pass, because no position sees its own token. An
+    others, and all positions change at its end. An ordinary decoder takes one pass for each editable position, with
+    that position alone masked. A decontextualised one takes one pass, because no position sees its own token. An
     unfinished sweep changes no token. At temperature 0 a sentence ends when a sweep changes none of its tokens.
 
     Attributes:
@@ -189,26 +192,29 @@ class IndependentParallel:
 
     def init(self, key_B, canvas: Canvas) -> Sweep:
         tokens_BL, score_BL = canvas.tokens_BL, canvas.score_BL
-        return Sweep(tokens_BL, score_BL, tokens_BL, score_BL, canvas.free_BL)
+        return Sweep(tokens_BL, score_BL, tokens_BL, score_BL, canvas.editable_BL)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Sweep, *, step, num_steps) -> Proposal:
-        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
-        token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
-        now_BL = free_BL & (_leftmost(memory.pending_BL, segment_BL) | (step == 0))
+        editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
+        token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature)
+        now_BL = editable_BL & (_leftmost(memory.pending_BL, segment_BL) | (step == 0))
         if canvas.visible_BLL is not None:
-            now_BL = free_BL
+            now_BL = editable_BL
         drawn_tokens_BL = jnp.where(now_BL, token_BL, memory.drawn_tokens_BL)
         drawn_score_BL = jnp.where(now_BL, score_BL, memory.drawn_score_BL)
         pending_BL = memory.pending_BL & ~now_BL
         whole_BL = count_in_segment(pending_BL, segment_BL) == 0
-        state = dataclasses.replace(canvas, tokens_BL=memory.tokens_BL, score_BL=memory.score_BL)
-        state = write(state, whole_BL, drawn_tokens_BL, drawn_score_BL)
-        pending_BL = jnp.where(whole_BL, free_BL, pending_BL)
+        # The first step draws every position, so that none of the chain's states has an unwritten one.
+        chain = dataclasses.replace(
+            canvas, tokens_BL=memory.tokens_BL, score_BL=memory.score_BL, written_BL=canvas.editable_BL
+        )
+        state = write(chain, whole_BL, drawn_tokens_BL, drawn_score_BL)
+        pending_BL = jnp.where(whole_BL, editable_BL, pending_BL)
         if canvas.visible_BLL is None:
-            shown = hide(state, _leftmost(pending_BL, segment_BL))
+            shown = remask(state, _leftmost(pending_BL, segment_BL))
         else:
             # The positions that see EOS stay the same, because training does not change them either.
-            visible_BLL = jnp.where(free_BL[:, None, :], other_positions(segment_BL), canvas.visible_BLL)
+            visible_BLL = jnp.where(editable_BL[:, None, :], other_positions(segment_BL), canvas.visible_BLL)
             shown = state = dataclasses.replace(state, visible_BLL=visible_BLL)
         sweep = Sweep(state.tokens_BL, state.score_BL, drawn_tokens_BL, drawn_score_BL, pending_BL)
         return Proposal(shown, state, sweep)
@@ -216,12 +222,12 @@ class IndependentParallel:
 
 @checks.settings
 class Remdm(Memoryless):
-    """Writes hidden positions at random, and hides each written position again with a stated probability.
+    """Writes masked positions at random, and hides each written position again with a stated probability.
 
     After t of T passes each position is written with probability a = t / T, which the next pass raises to b = (t + 1) /
-    T. It hides a written position with probability s = min(sigma, (1 - b) / a), and writes a hidden position with
+    T. It hides a written position with probability s = min(sigma, (1 - b) / a), and writes a masked position with
     probability (b - (1 - s) a) / (1 - a). So the model sees as many masks as without remasking, for every sigma. The
-    last pass writes all hidden positions. Without remasking a sentence ends when no position is hidden.
+    last pass writes all masked positions. Without remasking a sentence ends when no position is masked.
 
     These are the schedules ReMDM-cap and, with `rescale`, ReMDM-rescale (arXiv 2503.00307); ReMDM-conf and ReMDM-loop
     are not here. Its authors take sigma = 0.008 (cap) or 0.015 (rescale), many more passes, and draw from the likeliest
@@ -242,27 +248,27 @@ class Remdm(Memoryless):
         return NothingOpen() if self.sigma == 0 else Never()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        hidden_BL = canvas.hidden_BL
+        masked_BL = canvas.masked_BL
         before, after = step / num_steps, (step + 1) / num_steps
         most = (1 - after) / jnp.maximum(before, 1e-9)
         sigma = self.sigma * jnp.minimum(1.0, most) if self.rescale else jnp.minimum(self.sigma, most)
         shown = (after - (1 - sigma) * before) / (1 - before)
         draw_BL = uniform_draws(position_keys(key_B, canvas.segment_BL, PLACE))
-        drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
-        again_BL = canvas.free_BL & ~hidden_BL & (draw_BL < sigma)
-        after = hide(write(canvas, hidden_BL & (draw_BL < shown), *drawn), again_BL)
-        return Proposal(after, write(canvas, hidden_BL, *drawn), memory)
+        drawn = sample_tokens(key_B, output, canvas.segment_BL, self.temperature)
+        again_BL = canvas.editable_BL & ~masked_BL & (draw_BL < sigma)
+        after = remask(write(canvas, masked_BL & (draw_BL < shown), *drawn), again_BL)
+        return Proposal(after, write(canvas, masked_BL, *drawn), memory)
 
 
 @checks.settings
 class PathPlanning(Memoryless):
-    """Lets written and hidden positions compete for a place in the canvas, by their log-probabilities in each pass.
+    """Lets written and masked positions compete for a place in the canvas, by their log-probabilities in each pass.
 
-    The score of a hidden position is the log-probability of the token that is drawn for it. The score of a written
+    The score of a masked position is the log-probability of the token that is drawn for it. The score of a written
     position is eta times the log-probability that the pass gives to its token. The positions of lowest score are
-    hidden, as many as the schedule says. `MaskPredict` instead compares log-probabilities from the passes that wrote
+    masked, as many as the schedule says. `MaskPredict` instead compares log-probabilities from the passes that wrote
     the tokens, and so keeps a token that was certain at first, even if later tokens contradict it. A sentence ends when
-    no position is hidden.
+    no position is masked.
 
     P2 with self-planning (arXiv 2502.03540) is `judges="drawn"`; the default "written" is padir's own. The two rules
     differ from the third pass on.
@@ -270,7 +276,7 @@ class PathPlanning(Memoryless):
     Attributes:
       eta: at least 0; 0 keeps every written token, larger numbers hide written positions more readily.
       temperature: temperature of the draws, at least 0; 0 for the argmax.
-      schedule: the number of hidden positions, as in `MaskPredict`.
+      schedule: the number of masked positions, as in `MaskPredict`.
       judges: the token that scores a written position: the "written" token, or the token that the pass has "drawn" at
         this position (and does not write).
     """
@@ -282,12 +288,12 @@ class PathPlanning(Memoryless):
     stop = NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        free_BL, segment_BL, was_hidden_BL = canvas.free_BL, canvas.segment_BL, canvas.hidden_BL
-        token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
+        editable_BL, segment_BL, was_masked_BL = canvas.editable_BL, canvas.segment_BL, canvas.masked_BL
+        token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature)
         judged_BL = token_scores(output.logits_BLV, canvas.tokens_BL) if self.judges == "written" else score_BL
         # A written token may by now have the probability 0, and 0 times -inf is no number.
         kept_BL = self.eta * jnp.maximum(judged_BL, jnp.finfo(jnp.float32).min)
-        count_BL = still_hidden(self.schedule, count_in_segment(free_BL, segment_BL), step + 1, num_steps)
-        hidden_BL = worst(jnp.where(was_hidden_BL, score_BL, kept_BL), free_BL, segment_BL, count_BL)
-        after = hide(write(canvas, was_hidden_BL & ~hidden_BL, token_BL, score_BL), hidden_BL)
-        return Proposal(after, write(canvas, was_hidden_BL, token_BL, score_BL), memory)
+        count_BL = still_masked(self.schedule, count_in_segment(editable_BL, segment_BL), step + 1, num_steps)
+        masked_BL = worst(jnp.where(was_masked_BL, score_BL, kept_BL), editable_BL, segment_BL, count_BL)
+        after = remask(write(canvas, was_masked_BL & ~masked_BL, token_BL, score_BL), masked_BL)
+        return Proposal(after, write(canvas, was_masked_BL, token_BL, score_BL), memory)

@@ -1,4 +1,4 @@
-"""Schedules of step sizes: how many positions are still hidden after each pass.
+"""Schedules of step sizes: how many positions are still masked after each pass.
 
 docs/theory.md says for which texts "linear" and "geometric" are optimal. "doubling" takes about log2(L) passes,
 "cosine" writes few positions at first. `padir analyse schedule` measures the loss of each schedule on references, in
@@ -15,6 +15,7 @@ from jaxtyping import Array, Int
 
 from padir.checks import fits
 from padir.errors import PadirError
+from padir.refinement.protocols import Number
 
 SCHEDULES = ("linear", "cosine", "geometric", "doubling")
 
@@ -33,24 +34,27 @@ def check_schedule(**values: Any) -> None:
 Schedule = Annotated[str | tuple[float, ...], check_schedule]
 
 
-def still_hidden(
-    schedule: str | tuple[float, ...], length_BL: Int[Array, "B L"], passes: Any, num_steps: Any
+def still_masked(
+    schedule: str | tuple[float, ...],
+    length_BL: Int[Array, "B L"],
+    passes: Number | Int[Array, " L"],
+    num_steps: Number,
 ) -> Int[Array, "B L"]:
-    """Number of positions that are hidden after `passes` of `num_steps` passes, 0 after the last.
+    """Number of positions that are masked after `passes` of `num_steps` passes, 0 after the last.
 
     Except under "linear" and "cosine", each pass hides at least one position less than the pass before, until none is
-    hidden.
+    masked.
 
     Args:
       schedule: one of `SCHEDULES`, or shares (s_1, ..., s_n) for n passes: s_i is the share of positions that are
-        hidden after pass i. For another number of passes, shares are interpolated.
-      length_BL: number of free positions of the sentence, at each of its positions.
-      passes: number of passes that are done, from 1 to num_steps.
+        masked after pass i. For another number of passes, shares are interpolated.
+      length_BL: number of editable positions of the sentence, at each of its positions.
+      passes: number of passes that are done, from 1 to num_steps; or one for each position.
 
     >>> length_BL = jnp.array([[15]])
-    >>> [int(still_hidden((0.6, 0.3, 0.1, 0.0), length_BL, t, 4)[0, 0]) for t in range(1, 5)]
+    >>> [int(still_masked((0.6, 0.3, 0.1, 0.0), length_BL, t, 4)[0, 0]) for t in range(1, 5)]
     [9, 4, 1, 0]
-    >>> {name: [int(still_hidden(name, length_BL, t, 4)[0, 0]) for t in range(1, 5)] for name in SCHEDULES}
+    >>> {name: [int(still_masked(name, length_BL, t, 4)[0, 0]) for t in range(1, 5)] for name in SCHEDULES}
     {'linear': [11, 7, 3, 0], 'cosine': [13, 10, 5, 0], 'geometric': [14, 12, 8, 0], 'doubling': [13, 11, 7, 0]}
     """
     if schedule == "linear":

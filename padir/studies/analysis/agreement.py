@@ -22,7 +22,6 @@ from jaxtyping import Bool, Float, Int
 
 from padir import checks
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.reporting.page import Section, cell
@@ -32,9 +31,11 @@ from padir.studies.analysis.attention import attention_of
 from padir.studies.analysis.dependency import Dependence, joined_dependence, sentence_dependence
 from padir.studies.analysis.study import AnalysisOptions, Findings, Tell, check_model, pieces, refined
 from padir.studies.analysis.truth import Joint, joints
+from padir.translator import Translator
 
 DEPENDENT = 0.01  # nats: the true mutual information from which a pair counts as dependent
-MODEL, DISTANCE = "model", "distance"
+MODEL = "model"
+DISTANCE = "distance"
 
 # Signs that make each measure larger for more dependent pairs.
 _SIGN = {"tv": -1.0, "cosine": -1.0, DISTANCE: -1.0}
@@ -82,7 +83,8 @@ class Agreement:
         known = self.truth_P is not None
         target_P = self.values[MODEL] if self.truth_P is None else self.truth_P
         for group, there_P in self.among().items():
-            sentence_P, aim_P = self.sentence_P[there_P], target_P[there_P]
+            sentence_P = self.sentence_P[there_P]
+            aim_P = target_P[there_P]
             dependent_P = aim_P > DEPENDENT
             for name in (name for name in self.values if known or name != MODEL):
                 score_P = self.score(name)[there_P]
@@ -115,7 +117,8 @@ def with_truth(translator: Translator, test_set: TestSet) -> list[AnalysedSenten
     Raises:
       PadirError: a source is not of toy_de_en's grammar, or no sentence has such translations.
     """
-    chosen, limit = [], translator.card.config.max_length
+    chosen = []
+    limit = translator.card.config.max_length
     for number, source in enumerate(test_set.sources):
         right = {length: joint for length, joint in joints(source, translator.tokenizer).items() if length <= limit}
         if right:
@@ -166,8 +169,8 @@ def measure_agreement(
         like the truth.
 
     Raises:
-      PadirError: the model's passes cannot be analysed, fewer than 1 canvas, no sentence has two free positions, or the
-        truth is known but `given_draft` makes the model's dependency incomparable with it.
+      PadirError: the model's passes cannot be analysed, fewer than 1 canvas, no sentence has two editable positions, or
+        the truth is known but `given_draft` makes the model's dependency incomparable with it.
     """
     check_model(translator.card.config)
     checks.counts(1, canvases=canvases)
@@ -264,7 +267,8 @@ def analyse(
         canvases=options.canvases,
         given_draft=options.given == "draft",
     )
-    rows, cycle = found.table(), found.model.cycle()
+    rows = found.table()
+    cycle = found.model.cycle()
     coverage = float(found.model.coverage_P.mean())
     number = f"{len(found.sentence_P):,} pairs of positions in {len(sentences):,} sentences"
     if known:
@@ -332,7 +336,7 @@ def _matrices(
     return pictures
 
 
-def _symmetric(value_P: Any, size: int) -> Any:
+def _symmetric(value_P: np.ndarray, size: int) -> np.ndarray:
     """The values of all pairs of positions as a symmetric matrix with a zero diagonal, [size, size]."""
     i_P, j_P = attention.all_pairs(size).T
     value_LL = np.zeros((size, size))

@@ -8,13 +8,13 @@ from typing import Any
 
 from padir import checks
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.evaluation import TestSet
 from padir.reporting.page import cell, render
 from padir.reporting.tables import require_matplotlib
 from padir.storage.files import atomic_file, write_json, write_text
 from padir.studies.analysis import agreement, attention, audit, refining, uncertainty
 from padir.studies.analysis.study import AnalysisOptions, Findings, Row, Tell, check_model, first_sentences
+from padir.translator import Translator
 
 SUBJECTS = {"attention": attention, "dependency": agreement, "refinement": refining, "schedule": uncertainty}
 COLUMNS = {**{name: subject.COLUMNS for name, subject in SUBJECTS.items()}, "oracle": audit.COLUMNS}

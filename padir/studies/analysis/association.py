@@ -58,7 +58,8 @@ def separation(
     Raises:
       PadirError: all pairs have the label, or none has.
     """
-    value, level_P = auc(score_P, label_P), _level(score_P)
+    value = auc(score_P, label_P)
+    level_P = _level(score_P)
     low, high = _interval(lambda weight_P: _auc(level_P, label_P, weight_P), group_P, seed, resamples)
     return Estimate(value, low, high)
 
@@ -79,14 +80,16 @@ def within(
     0.5
     """
     _, group_P = np.unique(group_P, return_inverse=True)
-    won_G, compared_G = np.zeros(group_P.max() + 1), np.zeros(group_P.max() + 1)
+    won_G = np.zeros(group_P.max() + 1)
+    compared_G = np.zeros(group_P.max() + 1)
     for group in range(len(won_G)):
         mine_P = group_P == group
         positive = int(label_P[mine_P].sum())
         compared_G[group] = positive * (mine_P.sum() - positive)
         if compared_G[group]:
             won_G[group] = compared_G[group] * auc(score_P[mine_P], label_P[mine_P])
-    won_G, compared_G = won_G[compared_G > 0], compared_G[compared_G > 0]
+    won_G = won_G[compared_G > 0]
+    compared_G = compared_G[compared_G > 0]
 
     def share(weight_G):
         compared = (weight_G * compared_G).sum()
@@ -105,9 +108,11 @@ def roc(
     ([0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.5, 1.0])
     """
     order = np.argsort(-score_P, kind="stable")
-    score_P, label_P = score_P[order], label_P[order]
+    score_P = score_P[order]
+    label_P = label_P[order]
     ends = np.append(np.flatnonzero(np.diff(score_P)), len(score_P) - 1)  # equal scores pass a threshold together
-    true_Q, false_Q = np.cumsum(label_P)[ends], np.cumsum(~label_P)[ends]
+    true_Q = np.cumsum(label_P)[ends]
+    false_Q = np.cumsum(~label_P)[ends]
     return np.append(0, false_Q) / max(1, false_Q[-1]), np.append(0, true_Q) / max(1, true_Q[-1])
 
 
@@ -121,7 +126,8 @@ def correlations(
 ) -> tuple[Estimate, Estimate]:
     """(Pearson's, Spearman's) correlation, with intervals over groups; NaN where one side does not vary."""
     one_P = np.ones(len(first_P))
-    level_P, other_P = _level(first_P), _level(second_P)
+    level_P = _level(first_P)
+    other_P = _level(second_P)
 
     def spearman(weight_P):
         return _pearson(_ranks(level_P, weight_P), _ranks(other_P, weight_P), weight_P)
@@ -140,7 +146,8 @@ def _interval(
     names, group_P = np.unique(group_P, return_inverse=True)
     if len(names) < 2:
         return float("nan"), float("nan")
-    rng, count = np.random.default_rng(seed), len(names)
+    rng = np.random.default_rng(seed)
+    count = len(names)
     drawn = [metric(rng.multinomial(count, np.full(count, 1 / count))[group_P]) for _ in range(resamples)]
     drawn = [value for value in drawn if value == value]  # NaN for a sample with one kind of pairs
     if not drawn:
@@ -149,27 +156,29 @@ def _interval(
     return float(low), float(high)
 
 
-def _level(value_P: Any) -> Any:
+def _level(value_P: np.ndarray) -> np.ndarray:
     """Rank of each value among the distinct values, from 0 for the lowest."""
     return np.unique(value_P, return_inverse=True)[1].reshape(-1)
 
 
-def _auc(level_P: Any, label_P: Any, weight_P: Any) -> float:
+def _auc(level_P: np.ndarray, label_P: np.ndarray, weight_P: np.ndarray) -> float:
     with_Q, without_Q = (np.bincount(level_P, weights=weight_P * there_P) for there_P in (label_P, ~label_P))
     below_Q = np.cumsum(without_Q) - without_Q
     both = with_Q.sum() * without_Q.sum()
     return float((with_Q * (below_Q + without_Q / 2)).sum() / both) if both else float("nan")
 
 
-def _ranks(level_P: Any, weight_P: Any) -> Any:
+def _ranks(level_P: np.ndarray, weight_P: np.ndarray) -> np.ndarray:
     """Mean ranks, up to a constant, in a sample that repeats each pair by its weight."""
     weight_Q = np.bincount(level_P, weights=weight_P)
     return (np.cumsum(weight_Q) - weight_Q / 2)[level_P]
 
 
-def _pearson(first_P: Any, second_P: Any, weight_P: Any) -> float:
+def _pearson(first_P: np.ndarray, second_P: np.ndarray, weight_P: np.ndarray) -> float:
     there_P = weight_P > 0
-    first_P, second_P, weight_P = first_P[there_P], second_P[there_P], weight_P[there_P]
+    first_P = first_P[there_P]
+    second_P = second_P[there_P]
+    weight_P = weight_P[there_P]
     if not len(first_P) or np.ptp(first_P) == 0 or np.ptp(second_P) == 0:
         return float("nan")
     x_P, y_P = (value_P - np.average(value_P, weights=weight_P) for value_P in (first_P, second_P))

@@ -31,10 +31,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.transformer import Transformer
@@ -43,6 +42,7 @@ from padir.reporting.page import Section
 from padir.studies.analysis import plotting, study
 from padir.studies.analysis.association import separation, within
 from padir.studies.analysis.study import AnalysisOptions, Findings, Pass, Row, Tell, check_model, pieces, refined
+from padir.translator import Translator
 
 _NAMES = {"own": "self_attention", "positional": "positional_attention", "cross": "encoder_decoder_attention"}
 
@@ -65,10 +65,10 @@ class Maps:
 @functools.partial(jax.jit, static_argnums=0)
 def attend(
     model: Transformer,
-    params: Any,
+    params: PyTree,
     tokens_RL: Int[Array, "R L"],
     segment_RL: Int[Array, "R L"],
-    cross_kv: Any,
+    cross_kv: PyTree,
     source_segment_BS: Int[Array, "B S"],
 ) -> tuple[Maps, Int[Array, "R L"]]:
     """Runs one pass over drafts; returns its attention and the best token of each position.
@@ -123,7 +123,8 @@ def measure_pairs(maps: Maps, row: int, pairs_P2: Int[np.ndarray, "P 2"]) -> dic
     if maps.positional_RJHLL is not None:
         by_kind["positional"] = _mutual(maps.positional_RJHLL[row], pairs_P2)
     cross = np.asarray(maps.cross_RJHLS[row], np.float64)
-    first, second = cross[..., pairs_P2[:, 0], :], cross[..., pairs_P2[:, 1], :]  # J H P S
+    first = cross[..., pairs_P2[:, 0], :]  # J H P S
+    second = cross[..., pairs_P2[:, 1], :]
     by_kind["tv"] = np.abs(first - second).sum(-1) / 2
     norms = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
     by_kind["cosine"] = np.maximum(0.0, 1 - (first * second).sum(-1) / norms)
@@ -155,7 +156,7 @@ WHEN = ("writes", "reads")
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
-    """P pairs of neighbouring free positions.
+    """P pairs of neighbouring editable positions.
 
     Attributes:
       values: values of each measure by name, see `padir.studies.analysis.attention`.
@@ -223,7 +224,8 @@ def neighbours(
     """
     check_model(translator.card.config)
     values: dict[str, list[Any]] = collections.defaultdict(list)
-    stutter, sentence = [], []
+    stutter = []
+    sentence = []
     for one in refined(translator, test_set, dataclasses.replace(decoding, num_steps=step)):
         maps = attention_of(translator, one, when)
         for row, number in one.rows():
@@ -246,10 +248,13 @@ def analyse(
 ) -> Findings:
     """Measures the attention of neighbours in the pass that writes a draft and in the pass that reads it."""
     rows: list[Row] = []
-    sections, counts = [], {}
+    sections = []
+    counts = {}
     for when in WHEN:
         found = neighbours(translator, test_set, decoding, step=decoding.num_steps, when=when)
-        table, count, number = found.table(), int(found.stutter_P.sum()), len(found.stutter_P)
+        table = found.table()
+        count = int(found.stutter_P.sum())
+        number = len(found.stutter_P)
         rows += [{"pass": when, **row} for row in table]
         counts = {"neighbours": number, "stutter": count}
         tell(f"pass that {when} the draft: {count:,} of {number:,} neighbours stutter")
@@ -259,7 +264,8 @@ def analyse(
 
 
 def _section(when: str, found: Neighbours, table: list[Row]) -> Section:
-    count, number = int(found.stutter_P.sum()), len(found.stutter_P)
+    count = int(found.stutter_P.sum())
+    number = len(found.stutter_P)
     values = {LABELS[kind]: found.values[f"{kind}_avg"] for kind in KINDS if f"{kind}_avg" in found.values}
     pictures = {}
     if 1 < count < number - 1:

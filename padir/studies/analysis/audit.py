@@ -47,14 +47,15 @@ STRATEGIES = (
     "padir:temperature=1.0",
     "mask_predict",
     "constant",
-    "constant:rewrite_all=True",
-    "constant:rewrite_all=True,share=1.0,schedule=linear",
+    "rewrite_all",
+    "rewrite_all:share=1.0,schedule=linear",
     "threshold",
     "entropy_bound",
     "factor",
     "frechet",
     "easy_first",
     "rejecter",
+    "prediction_rejecter",
     "p2",
     "p2:judges=drawn",
     "p2:judges=drawn,temperature=1.0",
@@ -70,7 +71,8 @@ STRATEGIES = (
 )
 DRAWS = "draws from the truth"
 
-LENGTH, _WORDINGS = 6, 5
+LENGTH = 6
+_WORDINGS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,15 +147,17 @@ def errors(counts: Sequence[np.ndarray], truth: Sequence[Joint], draws: int) -> 
 
 
 def suits(strategy: Strategy, canvas: str) -> bool:
-    """True if a strategy can start from this kind of canvas, with a decoder that knows which positions are hidden."""
+    """True if a strategy can start from this kind of canvas, with a decoder that knows which positions are masked."""
     unmet = {"pieces"} if canvas == "mask" else {"mask", "decontextualised"}
-    return not unmet & getattr(strategy, "needs", frozenset())
+    judged = "prediction" if canvas == "mask" else "token"  # the exact decoder has no other rejecter head
+    return not unmet & getattr(strategy, "needs", frozenset()) and getattr(strategy, "head_judges", judged) == judged
 
 
 def errors_of(targets: Targets, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, np.ndarray]:
     """(errors, mean number of passes) of a strategy at each target, with the exact decoder."""
     oracle = ExactDecoder.of(targets.joints, targets.pieces)
-    key, corruption = jax.random.key(seed), CANVASES[canvas]
+    key = jax.random.key(seed)
+    corruption = CANVASES[canvas]
     tokens_GRL, passes_GR = decode(key, oracle, steps, strategy=strategy, corruption=corruption, draws=targets.draws)
     counts = []
     for tokens_RL, joint in zip(tokens_GRL, targets.joints, strict=True):

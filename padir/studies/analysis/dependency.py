@@ -15,7 +15,7 @@ For a pair of positions (i, j), with everything else on the canvas fixed:
    the conditionals belong to one joint distribution, both ratios are equal. Their difference says how far the model
    is from having a joint distribution.
 
-A hidden position shows the token of the first canvas: a mask, or a random token if the model knows no masks. With
+A masked position shows the token of the first canvas: a mask, or a random token if the model knows no masks. With
 random tokens, average the measures over several canvases.
 """
 
@@ -32,11 +32,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from padir import checks
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
 from padir.refinement.scores import forbid
 from padir.studies.analysis.study import Pass
+from padir.translator import Translator
 
 DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
 """Function from (tokens_RL, one position of each row) to the model's log-probabilities at these positions, [R, V]."""
@@ -70,7 +70,8 @@ class Dependence:
         of the two odds is 1 for conditionals of a joint distribution.
         """
         there_P = self.least_P >= least
-        odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
+        odds_P2 = self.odds_P2[there_P]
+        gap_P = self.cycle_gap_P[there_P]
         varies = len(gap_P) > 1 and np.ptp(odds_P2, axis=0).all()
         correlation = float(np.corrcoef(odds_P2.T)[0, 1]) if varies else float("nan")
         nothing = not len(gap_P)
@@ -92,7 +93,7 @@ def dependence(
     distribution: DistributionFn,
     tokens_L: Int[np.ndarray, " L"],
     start_L: Int[np.ndarray, " L"],
-    hidden_L: Bool[np.ndarray, " L"],
+    masked_L: Bool[np.ndarray, " L"],
     pairs_P2: Int[np.ndarray, "P 2"],
     *,
     values: int = 4,
@@ -102,8 +103,8 @@ def dependence(
     Args:
       distribution: the model's log-probabilities.
       tokens_L: the tokens of positions that are not hidden.
-      start_L: the tokens that hidden positions show.
-      hidden_L: positions that stay hidden while a pair is measured; the pair itself is always hidden. If all are True,
+      start_L: the tokens that masked positions show.
+      masked_L: positions that stay masked while a pair is measured; the pair itself is always hidden. If all are True,
         the measurement depends only on the source and the length; if all are False, also on the rest of the draft.
       values: M, at least 2.
 
@@ -112,7 +113,7 @@ def dependence(
     """
     checks.counts(2, values=values)
     pairs = len(pairs_P2)
-    base_PL = np.where(hidden_L, start_L, tokens_L)[None].repeat(pairs, 0)
+    base_PL = np.where(masked_L, start_L, tokens_L)[None].repeat(pairs, 0)
     each_P = np.arange(pairs)
     for side in (0, 1):
         base_PL[each_P, pairs_P2[:, side]] = start_L[pairs_P2[:, side]]
@@ -120,7 +121,10 @@ def dependence(
     alone_PV = np.asarray(distribution(np.concatenate([base_PL, base_PL]), pairs_P2.T.reshape(-1)))
     if values > alone_PV.shape[-1]:
         raise PadirError(f"a position has {alone_PV.shape[-1]:,} values, got values={values:,}: try fewer, such as 4")
-    information, coverage, conditional, least = [], [], [], []
+    information = []
+    coverage = []
+    conditional = []
+    least = []
     tried = [np.argsort(-log_PV, axis=-1, kind="stable")[:, :values] for log_PV in np.split(alone_PV, 2)]
     for side, log_PV in enumerate(np.split(alone_PV, 2)):
         log_PM = np.take_along_axis(log_PV, tried[side], axis=-1)
@@ -190,15 +194,17 @@ def sentence_dependence(
     Raises:
       PadirError: fewer than 2 values, or more than the vocabulary has.
     """
-    start_L, tokens_L = one.tokens_TBL[0, row], one.tokens_TBL[-1, row]
+    start_L = one.tokens_TBL[0, row]
+    tokens_L = one.tokens_TBL[-1, row]
     length = int(one.length_B[row])
-    hidden_L = (np.arange(len(tokens_L)) < length - 1) & (not given_draft)
+    masked_L = (np.arange(len(tokens_L)) < length - 1) & (not given_draft)
     memory = jax.tree.map(lambda x: x[row : row + 1], (one.batch.cross_kv, one.batch.encoded.segment_BS))
 
     def distribution(tokens_RL, position_R):
         # A canvas goes through the decoder once, however many of its positions are asked for.
         canvas_CL, canvas_R = np.unique(tokens_RL, axis=0, return_inverse=True)
-        canvas_R, state_RD = canvas_R.reshape(-1), None
+        canvas_R = canvas_R.reshape(-1)
+        state_RD = None
         for at in range(0, len(canvas_CL), _ROWS):
             states_CLD = _states(translator.model, translator.params, _filled(canvas_CL[at:], _ROWS), length, *memory)
             states_CLD = np.asarray(states_CLD)
@@ -219,7 +225,7 @@ def sentence_dependence(
     most = max(1, _DISTRIBUTIONS // (values * translator.card.ids.num_embeddings))
     return joined_dependence(
         [
-            dependence(distribution, tokens_L, start_L, hidden_L, pairs_P2[at : at + most], values=values)
+            dependence(distribution, tokens_L, start_L, masked_L, pairs_P2[at : at + most], values=values)
             for at in range(0, len(pairs_P2), most)
         ]
     )

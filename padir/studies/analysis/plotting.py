@@ -5,13 +5,19 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from padir.reporting.tables import COLOURS, styled_figure
 from padir.studies.analysis.association import Reliability
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # matplotlib is an extra
 
 _MARKERS = "osD^vPX"
 
@@ -35,7 +41,7 @@ def png(draw: Callable[..., None], *args: Any, **options: Any) -> bytes:
 
 
 def draw_maps(
-    figure: Any,
+    figure: Figure,
     maps: Mapping[str, Float[np.ndarray, "J H L X"]],
     target: Sequence[str],
     keys: Mapping[str, Sequence[str]],
@@ -60,7 +66,7 @@ def draw_maps(
 
 
 def draw_groups(
-    figure: Any, values: Mapping[str, Float[np.ndarray, " P"]], label_P: Bool[np.ndarray, " P"], names: Sequence[str]
+    figure: Figure, values: Mapping[str, Float[np.ndarray, " P"]], label_P: Bool[np.ndarray, " P"], names: Sequence[str]
 ) -> None:
     """A panel for each measure: its distributions among pairs with the label (first) and without."""
     figure.set_size_inches(2.3 * len(values), 3.4)
@@ -82,7 +88,7 @@ def draw_groups(
 
 
 def draw_roc(
-    figure: Any, curves: Mapping[str, Mapping[str, tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"], float]]]
+    figure: Figure, curves: Mapping[str, Mapping[str, tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"], float]]]
 ) -> None:
     """Draws ROC curves, a panel for each group: (false positive rate, true positive rate, AUC) of each measure."""
     figure.set_size_inches(4.1 * len(curves), 4.3)
@@ -97,7 +103,7 @@ def draw_roc(
     panels[0].set_ylabel("dependent pairs found")
 
 
-def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
+def draw_matrices(figure: Figure, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
     """Draws several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
     figure.set_size_inches((0.5 + 0.24 * len(words)) * len(matrices), 1.6 + 0.24 * len(words))
     panels = figure.subplots(1, len(matrices), squeeze=False)[0]
@@ -110,14 +116,20 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
         axes.set_yticks(range(len(words)), _short(words) if column == 0 else [], fontsize=7)
 
 
-def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
+def draw_cycle(figure: Figure, odds_P2: Float[np.ndarray, "P 2"]) -> None:
     """Draws both log odds ratios of each pair, one from each position's conditionals; darker means more pairs."""
     figure.set_size_inches(5.0, 4.2)
     axes = figure.subplots()
     size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
     limits = (-size, size)
     cells = axes.hexbin(
-        *np.asarray(odds_P2).T, gridsize=48, extent=limits * 2, bins="log", cmap="Blues", mincnt=1, linewidths=0
+        *np.asarray(odds_P2).T,
+        gridsize=48,
+        extent=(-size, size, -size, size),
+        bins="log",
+        cmap="Blues",
+        mincnt=1,
+        linewidths=0,
     )
     axes.plot(limits, limits, color=COLOURS[1], linewidth=1, linestyle=":")
     figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
@@ -127,7 +139,7 @@ def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
 
 
 def draw_refinement(
-    figure: Any, drafts: Sequence[tuple[Sequence[Sequence[str]], Float[np.ndarray, "T L"], Bool[np.ndarray, "T L"]]]
+    figure: Figure, drafts: Sequence[tuple[Sequence[Sequence[str]], Float[np.ndarray, "T L"], Bool[np.ndarray, "T L"]]]
 ) -> None:
     """Draws a panel for each sentence: a row for every step, a cell for every token, dark for low probability.
 
@@ -142,7 +154,8 @@ def draw_refinement(
         _heat(axes, prob_TL, "YlGnBu_r", high=1.0, aspect="auto")
         axes.set_xlim(-0.5, widest - 0.5)
         for (t, line), at in itertools.product(enumerate(words), range(len(words[0]))):
-            prob, weight = prob_TL[t, at], "bold" if changed_TL[t, at] else "normal"
+            prob = prob_TL[t, at]
+            weight = "bold" if changed_TL[t, at] else "normal"
             colour = "0.55" if np.isnan(prob) else "white" if prob < 0.5 else "0.1"
             axes.text(at, t, _short([line[at]])[0], ha="center", va="center", fontsize=7, color=colour, weight=weight)
         axes.set_xticks([])
@@ -151,7 +164,9 @@ def draw_refinement(
     figure.supxlabel("dark: the model was unsure; bold: changed in this step; grey: nothing written", fontsize=8)
 
 
-def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[float], errors_T: Sequence[float]) -> None:
+def draw_steps(
+    figure: Figure, changed_T: Sequence[float], settled_T: Sequence[float], errors_T: Sequence[float]
+) -> None:
     """Shares of tokens that change and of sentences that have settled (left) and calibration error (right), by step."""
     figure.set_size_inches(8.4, 3.2)
     left, right = figure.subplots(1, 2)
@@ -167,7 +182,7 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
         axes.set_xticks(list(step_T))
 
 
-def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
+def draw_reliability(figure: Figure, curves: Mapping[str, Reliability]) -> None:
     """Accuracy of tokens (upper panel) and share of tokens (lower panel) against the model's confidence in them.
 
     Bins of fewer than 20 tokens are shown in the lower panel only: their accuracy would be noise.
@@ -191,7 +206,7 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
 
 
 def draw_outcomes(
-    figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], against: str = "steps"
+    figure: Figure, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], against: str = "steps"
 ) -> None:
     """A panel for each metric in `labels`: its value against the number of steps, a line for each strategy.
 
@@ -206,7 +221,8 @@ def draw_outcomes(
     for axes, (key, label) in zip(panels, labels.items(), strict=True):
         for number, strategy in enumerate(strategies):
             mine = [row for row in rows if row["strategy"] == strategy]
-            value, line = [r.get(key, np.nan) for r in mine], "-" if number < 6 else "--"
+            value = [r.get(key, np.nan) for r in mine]
+            line = "-" if number < 6 else "--"
             axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, ls=line, **_style(number))
         axes.set(xlabel="step" if against == "step" else "decoder passes at most (logarithmic)", ylabel=label)
         axes.set_xscale("linear" if against == "step" else "log")
@@ -218,7 +234,7 @@ def draw_outcomes(
     _legend(figure, panels)
 
 
-def draw_audit(figure: Any, rows: Sequence[Mapping[str, Any]], own: Set[str], draws: str) -> None:
+def draw_audit(figure: Figure, rows: Sequence[Mapping[str, Any]], own: Set[str], draws: str) -> None:
     """Draws a line of points for each strategy, one for each number of passes; a panel for each family of targets.
 
     Args:
@@ -236,9 +252,18 @@ def draw_audit(figure: Any, rows: Sequence[Mapping[str, Any]], own: Set[str], dr
         for (kind, (marker, fill)), (number, count) in itertools.product(kinds.items(), enumerate(counts, 1)):
             mine = [row for row in rows if (row["targets"], row["canvas"], row["steps"]) == (family, kind, count)]
             place = [strategies.index(row["strategy"]) + (0.15 if kind == "uniform" else -0.15) for row in mine]
-            style = {"marker": marker, "fillstyle": fill, "alpha": (number + 1) / (len(counts) + 1), "markersize": 4}
             label = f"{'masks' if kind == 'mask' else 'random'}, {count} pass{'es' * (count > 1)}"
-            axes.plot([row["tv"] for row in mine], place, linestyle="", color=COLOURS[0], label=label, **style)
+            axes.plot(
+                [row["tv"] for row in mine],
+                place,
+                linestyle="",
+                color=COLOURS[0],
+                label=label,
+                marker=marker,
+                fillstyle=fill,
+                alpha=(number + 1) / (len(counts) + 1),
+                markersize=4,
+            )
         axes.set(title=family, xlabel="total variation from the truth", xlim=(0, 1), ylim=(len(strategies) - 0.5, -0.5))
         axes.set_yticks(range(len(strategies)), strategies, fontsize=8)
         axes.grid(alpha=0.25)
@@ -251,12 +276,19 @@ def _style(number: int) -> dict[str, str]:
     return {"color": COLOURS[number % 6], "marker": _MARKERS[number % 7]}
 
 
-def _legend(figure: Any, panels: Any, columns: int = 2) -> None:
+def _legend(figure: Figure, panels: np.ndarray, columns: int = 2) -> None:
     found = panels[0].get_legend_handles_labels()
     figure.legend(*found, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
-def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 0.0, aspect: str = "equal") -> Any:
+def _heat(
+    axes: Axes,
+    value: np.ndarray,
+    colours: str,
+    high: float | None,
+    low: float = 0.0,
+    aspect: Literal["equal", "auto"] = "equal",
+) -> Any:
     return axes.imshow(value, cmap=colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
 
 

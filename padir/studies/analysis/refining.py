@@ -21,9 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from padir.data.toy import judge
-from padir.decoding.batches import draft_text
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
 from padir.refinement.corruption import Mask
@@ -42,6 +40,7 @@ from padir.studies.analysis.study import (
     reference_tokens,
     refined,
 )
+from padir.translator import Translator
 
 METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "stutter_before", "passes")
 TOY = "toy_de_en"
@@ -52,12 +51,12 @@ class StepMetrics:
     """Metrics of one step over all sentences; shares are between 0 and 1.
 
     Attributes:
-      changed: share of the free tokens that differ from the tokens before the step.
+      changed: share of the editable tokens that differ from the tokens before the step.
       settled: share of the sentences in which no token differs.
       reliability: reliability of the tokens that were written by the end of the step; None if no token was written.
       equal: share of the sentences that equal the reference, token by token, at the end of the step.
       right, mixed: share of the sentences that are right translations after the step, or mixtures of them; None where
-        the right translations are not known. A sentence with a hidden position is neither.
+        the right translations are not known. A sentence with a masked position is neither.
     """
 
     changed: float
@@ -81,7 +80,7 @@ class SentenceRun(NamedTuple):
     """One sentence through T steps.
 
     Attributes:
-      tokens_TL, score_TL: the sentence's free positions before the first step and after each step; a score is the
+      tokens_TL, score_TL: the sentence's editable positions before the first step and after each step; a score is the
         log-probability with which a token was written, NaN where no token has been written.
       target_L: the reference's tokens.
       verdict_T: "right", "mixed" or "wrong" after each step; None where the right translations are not known.
@@ -108,7 +107,8 @@ def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
         written = [~np.isnan(run.score_TL[t]) for run in runs]
         right = [run.tokens_TL[t] == run.target_L for run in runs]
         confidence_P = np.exp(np.concatenate([run.score_TL[t] for run in runs]))
-        written_P, right_P = np.concatenate(written), np.concatenate(right)
+        written_P = np.concatenate(written)
+        right_P = np.concatenate(right)
         verdicts = [run.verdict_T[t - 1] for run in runs if run.verdict_T is not None]
         found.append(
             StepMetrics(
@@ -131,6 +131,7 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
     """
     check_model(translator.card.config)
     decoding = translator.resolved(decoding)
+    refiner = translator.refiner(decoding)
     targets = reference_tokens(translator, test_set)
     judged = test_set.task == TOY and test_set.source_language == "de"
     verdicts: dict[tuple[int, str], str] = {}  # most steps leave a draft as it is
@@ -138,7 +139,7 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
             return "wrong"
-        text = draft_text(translator.loaded, decoding, tokens_L, np.ones(len(tokens_L), bool), test_set.sources[number])
+        text = refiner.text_of(tokens_L, np.ones(len(tokens_L), bool), test_set.sources[number])
         if (number, text) not in verdicts:
             verdicts[number, text] = judge(test_set.sources[number], text)
         return verdicts[number, text]
@@ -147,7 +148,8 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
         for one in refined(translator, test_set, decoding, [len(tokens) for tokens in targets]):
             for row, number in one.rows():
                 length = int(one.length_B[row]) - 1
-                tokens_TL, score_TL = one.tokens_TBL[:, row, :length], one.score_TBL[:, row, :length]
+                tokens_TL = one.tokens_TBL[:, row, :length]
+                score_TL = one.score_TBL[:, row, :length]
                 after = zip(tokens_TL[1:], score_TL[1:], strict=True)
                 said_T = [verdict(number, *each) for each in after] if judged else None
                 yield SentenceRun(tokens_TL, score_TL, np.array(targets[number][:length], int), said_T)
@@ -211,7 +213,8 @@ def with_strategy(translator: Translator, decoding: Decoding, strategy: Strategy
 
 def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dict[str, str]]:
     """(strategies that a model can run, reasons against the others); strategies are at temperature 0."""
-    names, refused = [], collections.OrderedDict()
+    names = []
+    refused = collections.OrderedDict()
     for name, cls in STRATEGIES.items():
         text = name
         if any(field.name == "temperature" and field.default for field in dataclasses.fields(cls)):  # type: ignore[arg-type]
@@ -263,7 +266,8 @@ def _decodings(
     """Decoding options by strategy, and why the model cannot run other strategies. An unknown name fails here."""
     names, refused = runnable(translator, decoding)
     if options.strategies is not None:
-        names, refused = list(options.strategies), {}
+        names = list(options.strategies)
+        refused = {}
     return {name: with_strategy(translator, decoding, parse_strategy(name)) for name in names}, refused
 
 
@@ -275,7 +279,8 @@ def _steps_section(steps: Sequence[StepMetrics], by_step: list[Row]) -> Section:
     shown = {1, 2, 4, 8, len(steps)}  # more curves would hide each other
     curves = {f"step {n}": step.reliability for n, step in enumerate(steps, 1) if step.reliability and n in shown}
     errors = [float("nan") if step.reliability is None else step.reliability.error for step in steps]
-    changed, settled = [step.changed for step in steps], [step.settled for step in steps]
+    changed = [step.changed for step in steps]
+    settled = [step.settled for step in steps]
     pictures = {"steps": plotting.png(plotting.draw_steps, changed, settled, errors)}
     if curves:
         pictures["reliability"] = plotting.png(plotting.draw_reliability, curves)
@@ -295,7 +300,8 @@ def _drafts_section(translator: Translator, test_set: TestSet, decoding: Decodin
     drafts = []
     for one, row, _ in study.examples(translator, test_set, decoding, examples):
         size = int(one.length_B[row]) - 1
-        tokens_TL, prob_TL = one.tokens_TBL[:, row, :size], np.exp(one.score_TBL[:, row, :size])
+        tokens_TL = one.tokens_TBL[:, row, :size]
+        prob_TL = np.exp(one.score_TBL[:, row, :size])
         last = int(one.passes_B[row]) + 1
         changed_TL = np.concatenate([np.zeros((1, size), bool), tokens_TL[1:] != tokens_TL[:-1]])
         prob_TL = np.where(np.arange(len(prob_TL))[:, None] == 0, np.nan, prob_TL)

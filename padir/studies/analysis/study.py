@@ -10,15 +10,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from padir import checks
-from padir.decoding.batches import EncodedBatch, source_batches
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.loaded import EncodedBatch
 from padir.decoding.options import Decoding
-from padir.decoding.pipeline import RefiningPipeline
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
 from padir.reporting.page import Section
-from padir.text.ids import EOS
+from padir.text.ids import EOS, sorted_batches
+from padir.translator import Translator
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
@@ -88,8 +88,7 @@ def check_model(config: ModelConfig) -> None:
     """
     if config.causal:
         raise PadirError("an autoregressive model has no refinement to analyse: give a refinement model")
-    if not config.geometry.sized_by_target:
-        raise PadirError("the model", "a refining model that writes no blanks", f"a {config.geometry.name} model")
+    config.check_sentence("be analysed", 'give a model with the readout "plain"')
     if config.decontextualised:
         raise PadirError(
             "in a decontextualised decoder each position sees its own set of tokens, which a trace does not keep:"
@@ -138,15 +137,15 @@ def refined(
       PadirError: no sentence has text, the options do not fit the model, or the model is causal.
     """
     decoding = decoding.without("num_lengths", "length_window", "num_drafts")
-    pipeline = translator.pipeline(decoding, trace=True)
-    assert isinstance(pipeline, RefiningPipeline)
+    refiner = translator.refiner(translator.resolved(decoding), trace=True)
     tokens, _ = translator.loaded.source_tokens(test_set.sources, truncate=True)
-    batches = [*source_batches(test_set.sources, tokens, decoding.batch_size, target_lengths=lengths)]
-    if not batches:
+    filled = [i for i, text in enumerate(test_set.sources) if text.strip()]
+    if not filled:
         raise PadirError("there are no sentences to analyse: give some")
-    for places, source in batches:
-        batch = pipeline.encode(source)
-        drafts = pipeline.refine(batch, pipeline.try_lengths(batch))
+    for places in sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i])):
+        sources = [SourceSentence(test_set.sources[i], tokens[i], lengths[i] if lengths else None) for i in places]
+        batch = refiner.encode(sources)
+        drafts = refiner.refine(batch, refiner.try_lengths(sources, batch))
         assert drafts.trace_TRL is not None
         tokens_TBL, score_TBL = (np.asarray(part)[: decoding.num_steps + 1] for part in drafts.trace_TRL)
         yield Pass(places, batch, drafts.length_R, tokens_TBL, score_TBL, drafts.passes_R)
@@ -171,7 +170,7 @@ def first_sentences(test_set: TestSet, limit: int | None) -> TestSet:
     return dataclasses.replace(test_set, sources=test_set.sources[:limit], references=test_set.references[:limit])
 
 
-def pieces(translator: Translator, tokens_L: Any) -> list[str]:
+def pieces(translator: Translator, tokens_L: Sequence[int] | np.ndarray) -> list[str]:
     """The pieces of tokens, without the "▁" that marks the beginning of a word; a piece that is only "▁" stays."""
     return [translator.tokenizer.pieces[i].lstrip("▁") or "▁" for i in tokens_L]
 
@@ -185,7 +184,8 @@ def examples(translator: Translator, test_set: TestSet, decoding: Decoding, coun
     found: list[tuple[tuple[int, ...], Pass, int]] = []
     for one in refined(translator, test_set, decoding):
         for row, number in one.rows():
-            passes, length = int(one.passes_B[row]), int(one.length_B[row])
+            passes = int(one.passes_B[row])
+            length = int(one.length_B[row])
             if length > 2:
                 order = (1, passes, length) if length <= MOST_TOKENS else (0, -length, 0)
                 found.append(((*order, -number), one, row))

@@ -19,7 +19,7 @@ goes to 0, the weights become w_k at the answers of the smallest d_k, and 0 at a
 over the visible tokens. If visible tokens contradict each other, every d_k is above 0 and the first line's conditionals
 do not exist. Then the limit replaces them: it keeps the right answers that agree with the most tokens.
 
-The rate r is 1 before the first pass. After that, r is the share of the row's free positions that show noise
+The rate r is 1 before the first pass. After that, r is the share of the row's editable positions that show noise
 (`noise_rate`). These positions have no score, because the strategy has not written them or has hidden them again. A
 strategy that draws tokens again states their share in `redrawn`.
 """
@@ -47,7 +47,7 @@ from padir.refinement import (
     Strategy,
     draft,
     refine,
-    veil,
+    restrict_visibility,
 )
 from padir.refinement.segments import share_of
 from padir.text.ids import Ids
@@ -56,7 +56,7 @@ from padir.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """A distribution over K sentences of L free tokens (without EOS).
+    """A distribution over K sentences of L editable tokens (without EOS).
 
     Attributes:
       tokens_KL: the sentences.
@@ -125,7 +125,7 @@ class ExactDecoder:
     tokens. Random canvases are still drawn from all V' regular pieces of the vocabulary.
 
     Attributes:
-      answer_GKL: right answers of L free tokens; -1 where a sentence has fewer than K answers.
+      answer_GKL: right answers of L editable tokens; -1 where a sentence has fewer than K answers.
       log_prob_GK: their log-probabilities; -inf where there is no answer.
       width: number of ids in the logits (static).
       ids: the special ids (static).
@@ -165,7 +165,7 @@ class ExactDecoder:
         return cls(jnp.asarray(answer_GKL), jnp.asarray(log_prob_GK), FIRST + found, ids)
 
     def decoder(self, rate: Callable[[Canvas], Float[Array, " B"]], *, judges: str = "token") -> Decoder:
-        """The exact decoder of rows in sentence order, B / G rows for each sentence, each with L free tokens and EOS.
+        """The exact decoder of rows in sentence order, B / G rows for each sentence, each of L editable tokens and EOS.
 
         Logits are log-probabilities; at EOS they are 0, because EOS is never rewritten. For the strategy "rejecter",
         keep logits are the exact log odds that the shown token (or the most likely token, see `judges`) is right.
@@ -186,7 +186,8 @@ class ExactDecoder:
             return jax.nn.softmax(log_prob_GxK - penalty_GRxK, axis=-1)
 
         def decoder(canvas: Canvas) -> Output:
-            rate_B, visible_BLL = rate(canvas), canvas.visible_BLL
+            rate_B = rate(canvas)
+            visible_BLL = canvas.visible_BLL
             odds_GR = jnp.log1p((1 - rate_B) / (rate_B / pieces)).reshape(groups, -1)  # inf for the limit
             shown_GRL = canvas.tokens_BL[:, :length].reshape(groups, -1, length)
             known_GRL = shown_GRL != self.ids.mask
@@ -216,12 +217,12 @@ class ExactDecoder:
 
 def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
     """The rate r of noise on each row of a canvas of random pieces, as this module's docstring defines it."""
-    free_B = jnp.maximum(canvas.free_BL.sum(-1), 1)
-    share_B = (canvas.free_BL & (canvas.score_BL == 0)).sum(-1) / free_B
+    editable_B = jnp.maximum(canvas.editable_BL.sum(-1), 1)
+    share_B = canvas.masked_BL.sum(-1) / editable_B
     redrawn = getattr(strategy, "redrawn", None)
     if redrawn is None:
         return share_B
-    own_B = share_of(redrawn, canvas.free_BL, canvas.segment_BL)[:, 0] / free_B
+    own_B = share_of(redrawn, canvas.editable_BL, canvas.segment_BL)[:, 0] / editable_B
     return jnp.where(share_B == 1, 1.0, own_B)
 
 
@@ -246,9 +247,9 @@ def decode(
     canvas = draft(key_B, jnp.full(groups * draws, length + 1), length + 1, corruption, oracle.ids)
     needs = getattr(strategy, "needs", frozenset())
     if "decontextualised" in needs:
-        canvas = veil(canvas, canvas.free_BL)
+        canvas = restrict_visibility(canvas, canvas.editable_BL)
     masked = corruption.deterministic
-    judges = "prediction" if masked and "rejecter" in needs else "token"
+    judges = getattr(strategy, "head_judges", "token")
     tokens_BL, passes_B = _refined(key_B, canvas, oracle, masked, num_steps, strategy=strategy, judges=judges)
     return np.asarray(tokens_BL)[:, :length].reshape(groups, draws, length), np.asarray(passes_B).reshape(groups, draws)
 

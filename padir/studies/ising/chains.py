@@ -123,7 +123,8 @@ def mixing_time(
     Raises:
       PadirError: not mixed after `most` steps.
     """
-    power_SS, powers = np.eye(len(prob_S)), [transition_SS]
+    power_SS = np.eye(len(prob_S))
+    powers = [transition_SS]
     while total_variation(powers[-1], prob_S).max() > distance:
         if 1 << len(powers) > most:
             raise PadirError(f"the chain has not mixed after {most:,} steps: take a smaller coupling or larger blocks")
@@ -132,7 +133,8 @@ def mixing_time(
     for i in reversed(range(len(powers))):
         longer_SS = power_SS @ powers[i]
         if total_variation(longer_SS, prob_S).max() > distance:
-            power_SS, steps = longer_SS, steps + (1 << i)
+            power_SS = longer_SS
+            steps = steps + (1 << i)
     return steps + 1 if total_variation(power_SS, prob_S).max() > distance else 0
 
 
@@ -147,7 +149,8 @@ def hitting_times(transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray)
     outside = np.flatnonzero(~target_S)
     move_SS = transition_SS[np.ix_(outside, outside)].copy()
     arrive_S = transition_SS[np.ix_(outside, np.flatnonzero(target_S))].sum(axis=1)
-    time_S, leave_S = np.ones(len(outside)), np.zeros(len(outside))
+    time_S = np.ones(len(outside))
+    leave_S = np.zeros(len(outside))
     found_S = np.full(len(outside), np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         for last in reversed(range(len(outside))):  # the states before it remain
@@ -239,8 +242,8 @@ def _steps_to_larger_mode(key, coupling_NN, field_N, k: int | None, size: int, c
         return k_gibbs_step(key, spin_BN, coupling_NN, field_N, k)
 
     key_start, key_steps = jax.random.split(key)
-    free_BN = jnp.where(jax.random.bernoulli(key_start, shape=(count, len(field_N))), 1.0, -1.0)
-    start_BN = jnp.where(jnp.arange(len(field_N)) < size, -1.0, free_BN)
+    editable_BN = jnp.where(jax.random.bernoulli(key_start, shape=(count, len(field_N))), 1.0, -1.0)
+    start_BN = jnp.where(jnp.arange(len(field_N)) < size, -1.0, editable_BN)
     return steps_to(key_steps, step, start_BN, lambda spin_BN: jnp.all(spin_BN[:, :size] > 0, axis=1), budget)
 
 

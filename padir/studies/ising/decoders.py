@@ -128,7 +128,8 @@ def walk(oracle: Oracle, order: Order, *, true: bool = False) -> tuple[Float[np.
 
 def partition_law(oracle: Oracle, blocks: Partition) -> Float[np.ndarray, " S"]:
     """Law of the decoder that draws these blocks in this order."""
-    law_S, shown = np.ones(len(oracle.prob_S)), 0
+    law_S = np.ones(len(oracle.prob_S))
+    shown = 0
     for block in blocks:
         law_S = law_S * oracle.drawn(shown, block)
         shown |= block
@@ -137,7 +138,8 @@ def partition_law(oracle: Oracle, blocks: Partition) -> Float[np.ndarray, " S"]:
 
 def partition_sum(oracle: Oracle, blocks: Partition) -> float:
     """Sum of the conditional total correlations along an ordered partition."""
-    shown, total = 0, 0.0
+    shown = 0
+    total = 0.0
     for block in blocks:
         total += oracle.correlation(shown, block)
         shown |= block
@@ -160,7 +162,8 @@ def ordered_partitions(everything: int) -> Iterator[tuple[int, ...]]:
 
 def random_partition(rng: np.random.Generator, num_spins: int) -> tuple[int, ...]:
     """A random ordered partition: a random order, cut at random places."""
-    order, cut = rng.permutation(num_spins), np.flatnonzero(rng.random(num_spins - 1) < rng.random()) + 1
+    order = rng.permutation(num_spins)
+    cut = np.flatnonzero(rng.random(num_spins - 1) < rng.random()) + 1
     return tuple(int(np.sum(1 << part)) for part in np.split(order, cut))
 
 
@@ -200,7 +203,8 @@ def random_sizes(sizes: Sequence[int]) -> Order:
     size_of = dict(zip(np.cumsum([0, *sizes[:-1]]).tolist(), sizes, strict=True))
 
     def order(oracle: Oracle, shown: int) -> Iterator[tuple[int, np.ndarray]]:
-        hidden, size = oracle.everything ^ shown, size_of[shown.bit_count()]
+        hidden = oracle.everything ^ shown
+        size = size_of[shown.bit_count()]
         weight_S = np.full(len(oracle.prob_S), 1 / math.comb(hidden.bit_count(), size))
         yield from ((b, weight_S) for b in range(1, hidden + 1) if b & hidden == b and b.bit_count() == size)
 
@@ -233,7 +237,8 @@ def _partitions(rng: np.random.Generator, num_spins: int) -> Margins:
     some = (random_partition(rng, num_spins) for _ in range(500))
     for blocks in all_of_them if num_spins <= 6 else some:
         law_S = partition_law(oracle, blocks)
-        total, scale = partition_sum(oracle, blocks), oracle.correlation(0, oracle.everything)
+        total = partition_sum(oracle, blocks)
+        scale = oracle.correlation(0, oracle.everything)
         yield -abs(divergence(oracle.prob_S, law_S) - total) / scale
         yield equal(law_S.sum(), 1.0)
 
@@ -252,24 +257,29 @@ def _random_orders(rng: np.random.Generator, num_spins: int) -> Margins:
     prior_O = rng.dirichlet(np.ones(len(orders)))
     law_OS = np.stack([partition_law(oracle, blocks) for blocks in orders])
     average = float(prior_O @ [partition_sum(oracle, blocks) for blocks in orders])
-    found, scale = divergence(oracle.prob_S, prior_O @ law_OS), oracle.correlation(0, oracle.everything)
+    found = divergence(oracle.prob_S, prior_O @ law_OS)
+    scale = oracle.correlation(0, oracle.everything)
     yield (average - found) / scale
     yield -abs(average - found - posterior_gap(oracle.prob_S, prior_O, law_OS)) / scale
     sizes = random_sizes(random_composition(rng, num_spins))
     for order in (sizes, mixed(confident(rng.uniform(0.0, 0.3)), confident(0.0), rng.uniform(0.1, 0.9))):
-        law_S, average = walk(oracle, order)[0], walk(oracle, order, true=True)[1]
+        law_S = walk(oracle, order)[0]
+        average = walk(oracle, order, true=True)[1]
         yield (average - divergence(oracle.prob_S, law_S)) / scale
 
 
 def _by_confidence(rng: np.random.Generator, num_spins: int) -> Margins:
-    oracle, order = random_oracle(rng, num_spins), confident(rng.uniform(0.0, 0.3))
-    law_S, (true_S, total) = walk(oracle, order)[0], walk(oracle, order, true=True)
+    oracle = random_oracle(rng, num_spins)
+    order = confident(rng.uniform(0.0, 0.3))
+    law_S = walk(oracle, order)[0]
+    (true_S, total) = walk(oracle, order, true=True)
     yield -abs(divergence(oracle.prob_S, law_S) - total) / oracle.correlation(0, oracle.everything)
     yield equal(true_S, oracle.prob_S)
 
 
 def _own_order(rng: np.random.Generator, num_spins: int) -> Margins:
-    oracle, order = random_oracle(rng, num_spins), confident(rng.uniform(0.0, 0.3))
+    oracle = random_oracle(rng, num_spins)
+    order = confident(rng.uniform(0.0, 0.3))
     law_S, total = walk(oracle, order)
     yield -abs(divergence(oracle.prob_S, law_S) - total) / oracle.correlation(0, oracle.everything)
 

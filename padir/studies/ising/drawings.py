@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from padir.reporting.tables import COLOURS, styled_figure
 from padir.storage.files import atomic_file, write_json
 from padir.studies.ising.experiments import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # matplotlib is an extra
 
 
 def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[[Any], None]) -> None:
@@ -24,7 +30,7 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
             figure.savefig(file, format="png", dpi=130)
 
 
-def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
+def draw_learning(figure: Figure, rows: Sequence[Row], title: str) -> None:
     """Draws error against samples for every k (left), and samples × error against k (right); lines are theory."""
     import matplotlib
 
@@ -69,18 +75,20 @@ def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
     figure.supxlabel(legend, fontsize=9, color="0.35")
 
 
-def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
+def draw_sampling(figure: Figure, rows: Sequence[Row], title: str) -> None:
     """Draws steps to the larger mode against k, a panel for each field; lines are exact means, dots simulated."""
     fields = sorted({row["field"] for row in rows})
     couplings = sorted({row["coupling"] for row in rows})
     ks = sorted({row["k"] for row in rows if row["k"]})
-    parallel, budget = ks[-1] + 1.5, rows[0]["budget"]
+    parallel = ks[-1] + 1.5
+    budget = rows[0]["budget"]
     figure.set_size_inches(5.2 * len(fields) + 0.6, 4.6)
     panels = figure.subplots(1, len(fields), sharey=True, squeeze=False)[0]
     for axes, field in zip(panels, fields, strict=True):
         for number, (coupling, colour) in enumerate(zip(couplings, itertools.cycle(COLOURS))):
             mine = [row for row in rows if row["field"] == field and row["coupling"] == coupling]
-            gibbs, alone = [r for r in mine if r["k"]], [{**r, "k": parallel} for r in mine if not r["k"]]
+            gibbs = [r for r in mine if r["k"]]
+            alone = [{**r, "k": parallel} for r in mine if not r["k"]]
             axes.plot(_column(gibbs, "k"), _column(gibbs, "exact"), color=colour, linewidth=1.2)
             _bars(axes, gibbs, "k", lambda row: 1.0, color=colour, label=f"J = {coupling:g}")
             axes.plot(_column(alone, "k"), _column(alone, "exact"), "_", color=colour, markersize=16)
@@ -103,7 +111,7 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
     figure.supxlabel(legend, fontsize=9, color="0.35")
 
 
-def draw_schedules(figure: Any, rows: Sequence[Row], title: str) -> None:
+def draw_schedules(figure: Figure, rows: Sequence[Row], title: str) -> None:
     """Draws KL against the number of passes, a panel for each model and a line for each schedule."""
     models = list(dict.fromkeys(row["model"] for row in rows))
     names = list(dict.fromkeys(row["schedule"] for row in rows))
@@ -130,7 +138,7 @@ def draw_schedules(figure: Any, rows: Sequence[Row], title: str) -> None:
     figure.supxlabel(legend, fontsize=9, color="0.35")
 
 
-def draw_canvases(figure: Any, rows: Sequence[Row], title: str) -> None:
+def draw_canvases(figure: Figure, rows: Sequence[Row], title: str) -> None:
     """Draws KL against the number of passes, a panel for each model and a line for each decoder."""
     models = list(dict.fromkeys(row["model"] for row in rows))
     names = list(dict.fromkeys(row["decoder"] for row in rows))
@@ -156,7 +164,7 @@ def _column(rows: Sequence[Row], name: str) -> list[Any]:
     return [float("nan") if row[name] is None else row[name] for row in rows]
 
 
-def _bars(axes: Any, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:
+def _bars(axes: Axes, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:
     """Draws means with two standard errors, where there is a mean."""
     there = [row for row in rows if row["mean"] is not None]
     axes.errorbar(

@@ -39,8 +39,9 @@ def _differentiated(
 ) -> np.ndarray:
     """A derivative of the loss by JAX, independent of the formulas that it is compared with."""
     with jax.enable_x64(True):
-        arguments = (jnp.asarray(theta_D), jnp.asarray(frequency_KS), *learning.arrays(which))
-        return np.asarray(_compiled(transform)(*arguments))
+        stat_SD, block_KN, law_KS = learning.arrays(which)
+        derivative = _compiled(transform)
+        return np.asarray(derivative(jnp.asarray(theta_D), jnp.asarray(frequency_KS), stat_SD, block_KN, law_KS))
 
 
 def _convex(rng: np.random.Generator, num_spins: int) -> Margins:
@@ -69,7 +70,8 @@ def _truth_is_minimum(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def _composite_equality(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, which = distribution(truth(rng, num_spins)), spin_models.uniform_masks(num_spins, 1)
+    prob_S = distribution(truth(rng, num_spins))
+    which = spin_models.uniform_masks(num_spins, 1)
     yield equal(composite_information(prob_S, which), information(prob_S, which))
 
 

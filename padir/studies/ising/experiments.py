@@ -68,7 +68,8 @@ def learning_curves(truth: Ising, sizes: LearningSizes, seed: int, progress: Pro
     `expected` is the theory's value, tr Γ / samples. If a fit has no minimum for some data set (see `learning.Fit`),
     the mean is None, and the median counts this error as infinite.
     """
-    prob_S, theta_D = distribution(truth), truth.theta_D
+    prob_S = distribution(truth)
+    theta_D = truth.theta_D
     rows = []
     for k in range(1, truth.num_spins + 1):
         which = spin_models.uniform_masks(truth.num_spins, k)
@@ -95,7 +96,8 @@ def learning_curves(truth: Ising, sizes: LearningSizes, seed: int, progress: Pro
 
 def _summary(value_R: np.ndarray) -> Row:
     """Mean and standard error (None if a value is infinite) and median (None if infinite)."""
-    finite, median = bool(np.isfinite(value_R).all()), float(np.median(value_R))
+    finite = bool(np.isfinite(value_R).all())
+    median = float(np.median(value_R))
     return {
         "mean": float(value_R.mean()) if finite else None,
         "standard_error": float(value_R.std(ddof=1) / np.sqrt(len(value_R))) if finite else None,
@@ -322,7 +324,8 @@ def canvas_costs(sizes: CanvasSizes, progress: Progress = lambda row: None) -> l
     }
     for name, truth in truths.items():
         oracle = Oracle(spin_models.distribution(truth))
-        noised, fed = _best_rates(oracle, again=True), _best_rates(oracle, again=False)
+        noised = _best_rates(oracle, again=True)
+        fed = _best_rates(oracle, again=False)
         for passes in range(1, sizes.num_spins + 1):
             found = {
                 "mask, random order": _best_random_order(oracle, passes),
@@ -382,7 +385,8 @@ def _best_rates(oracle: Oracle, *, again: bool) -> Iterator[tuple[float, str]]:
     while True:
         yield cost(best), " ".join(f"{grid[each]:.2g}" for each in [len(grid) - 1, *best])
         longer = [[*best[:i], each, *best[i:]] for i in range(len(best) + 1) for each in range(len(grid))]
-        best, before = min(longer, key=cost), np.inf
+        best = min(longer, key=cost)
+        before = np.inf
         while cost(best) < before - 1e-12:
             before = cost(best)
             for i in range(len(best)):

@@ -204,10 +204,11 @@ def _fit(
     law_KS: Float[Array, "K S"],
     max_steps: int,
 ) -> Fit:
-    data = (frequency_KS, stat_SD, block_KN, law_KS)
+    def loss_at(theta_D: Array) -> Array:
+        return loss(theta_D, frequency_KS, stat_SD, block_KN, law_KS)
 
     def direction(theta_D: Array) -> tuple[Array, Array]:
-        gradient_D, hessian_DD = derivatives(theta_D, *data)
+        gradient_D, hessian_DD = derivatives(theta_D, frequency_KS, stat_SD, block_KN, law_KS)
         ridge = 1e-12 * jnp.trace(hessian_DD)  # changes only the direction, and not the minimum
         step_D = -jnp.linalg.solve(hessian_DD + ridge * jnp.eye(len(theta_D)), gradient_D)
         return step_D, -gradient_D @ step_D
@@ -218,16 +219,16 @@ def _fit(
         def too_long(state: tuple[Array, Array]) -> Array:
             size, halvings = state
             wanted = fit.loss - 1e-4 * size * decrement + 1e-14
-            return ~(loss(fit.theta_D + size * step_D, *data) <= wanted) & (halvings < _HALVINGS)
+            return ~(loss_at(fit.theta_D + size * step_D) <= wanted) & (halvings < _HALVINGS)
 
         start = (jnp.ones((), step_D.dtype), jnp.zeros((), jnp.int32))
         size, _ = jax.lax.while_loop(too_long, lambda state: (state[0] / 2, state[1] + 1), start)
         theta_D = fit.theta_D + size * step_D
-        return Fit(theta_D, loss(theta_D, *data), decrement, fit.steps + 1, decrement < TOLERANCE)
+        return Fit(theta_D, loss_at(theta_D), decrement, fit.steps + 1, decrement < TOLERANCE)
 
     theta_D = jnp.zeros(stat_SD.shape[1], stat_SD.dtype)
     start = Fit(
-        theta_D, loss(theta_D, *data), jnp.full((), jnp.inf, theta_D.dtype), jnp.zeros((), jnp.int32), jnp.array(False)
+        theta_D, loss_at(theta_D), jnp.full((), jnp.inf, theta_D.dtype), jnp.zeros((), jnp.int32), jnp.array(False)
     )
     return jax.lax.while_loop(lambda fit: ~fit.converged & (fit.steps < max_steps), newton, start)
 
@@ -271,9 +272,11 @@ def squared_errors(
 
     Computed in float64, also outside of `jax.enable_x64`.
     """
-    error_MR, found_MR = [], []
+    error_MR = []
+    found_MR = []
     with jax.enable_x64(True):
-        law_KS, prob = jnp.asarray(masks.law_KS), jnp.asarray(prob_S)
+        law_KS = jnp.asarray(masks.law_KS)
+        prob = jnp.asarray(prob_S)
         for number, count in enumerate(counts):  # one size at a time: all at once takes that much more memory
             keys = jax.vmap(jax.random.fold_in, (0, None))(key_R, number)
             fitted = fit(_frequencies(keys, prob, law_KS, count, composite), masks)

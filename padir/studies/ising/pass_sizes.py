@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from padir.errors import PadirError
-from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
+from padir.refinement.strategies.schedules import SCHEDULES, still_masked
 from padir.studies.ising import decoders
 from padir.studies.ising.chains import total_variation
 from padir.studies.ising.decoders import Oracle, random_oracle
@@ -78,7 +78,8 @@ def chain_curve(num_spins: int, coupling: float) -> Curve:
 
 def copies_curve(curve: Curve, copies: int) -> Float[np.ndarray, " K"]:
     """Entropy curve of independent copies of a model, such as phrases of a sentence."""
-    size, total = len(curve) - 1, copies * (len(curve) - 1)
+    size = len(curve) - 1
+    total = copies * (len(curve) - 1)
     inside = np.arange(size + 1)
     result = []
     for drawn in range(total + 1):
@@ -121,17 +122,21 @@ def cheapest(cost_MM: Float[np.ndarray, "M M"]) -> list[tuple[float, list[int]]]
     [(9.0, [3]), (2.0, [1, 2]), (1.0, [1, 1, 1])]
     """
     num_spins = len(cost_MM) - 1
-    least_a, sizes_a = np.full(num_spins + 1, np.inf), [[] for _ in range(num_spins + 1)]
+    least_a = np.full(num_spins + 1, np.inf)
+    sizes_a = [[] for _ in range(num_spins + 1)]
     least_a[0] = 0.0
     found = []
     for _ in range(num_spins):
-        next_a, next_sizes = np.full(num_spins + 1, np.inf), list(sizes_a)
+        next_a = np.full(num_spins + 1, np.inf)
+        next_sizes = list(sizes_a)
         for shown in np.flatnonzero(np.isfinite(least_a[:-1])):
             size = np.arange(1, num_spins - shown + 1)
             total = least_a[shown] + cost_MM[shown, shown + 1 :]
             for k in size[total < next_a[shown + size]]:
-                next_a[shown + k], next_sizes[shown + k] = total[k - 1], [*sizes_a[shown], int(k)]
-        least_a, sizes_a = next_a, next_sizes
+                next_a[shown + k] = total[k - 1]
+                next_sizes[shown + k] = [*sizes_a[shown], int(k)]
+        least_a = next_a
+        sizes_a = next_sizes
         found.append((float(least_a[-1]), sizes_a[-1]))
     return found
 
@@ -144,7 +149,7 @@ def sizes_of(schedule: str, num_spins: int, passes: int) -> list[int]:
     {'linear': [4, 4, 4, 3], 'cosine': [2, 3, 5, 5], 'geometric': [1, 2, 4, 8], 'doubling': [2, 2, 4, 7]}
     """
     length_1T = jnp.full((1, passes), num_spins)
-    hidden = [num_spins, *still_hidden(schedule, length_1T, jnp.arange(1, passes + 1), passes)[0].tolist()]
+    hidden = [num_spins, *still_masked(schedule, length_1T, jnp.arange(1, passes + 1), passes)[0].tolist()]
     return [before - after for before, after in itertools.pairwise(hidden) if before > after]
 
 
@@ -221,7 +226,8 @@ def _curve(rng: np.random.Generator, num_spins: int) -> Curve:
 
 
 def _mean_by_sizes(rng: np.random.Generator, num_spins: int) -> Margins:
-    oracle, sums = random_oracle(rng, num_spins), collections.defaultdict(list)
+    oracle = random_oracle(rng, num_spins)
+    sums = collections.defaultdict(list)
     for blocks in decoders.ordered_partitions(oracle.everything):
         sizes = tuple(block.bit_count() for block in blocks)
         sums[sizes].append(decoders.partition_sum(oracle, blocks))
@@ -304,10 +310,13 @@ def sequence_bounds(affinity: float, copies: int) -> tuple[float, float]:
 def _phrases(rng: np.random.Generator, num_spins: int) -> Margins:
     oracle = random_oracle(rng, num_spins)
     law_S = decoders.partition_law(oracle, decoders.random_partition(rng, num_spins))
-    single, close = divergence(oracle.prob_S, law_S), affinity(oracle.prob_S, law_S)
-    true_S, drawn_S = oracle.prob_S, law_S
+    single = divergence(oracle.prob_S, law_S)
+    close = affinity(oracle.prob_S, law_S)
+    true_S = oracle.prob_S
+    drawn_S = law_S
     for copies in range(2, 1 + 12 // num_spins):
-        true_S, drawn_S = np.outer(true_S, oracle.prob_S).ravel(), np.outer(drawn_S, law_S).ravel()
+        true_S = np.outer(true_S, oracle.prob_S).ravel()
+        drawn_S = np.outer(drawn_S, law_S).ravel()
         yield equal(divergence(true_S, drawn_S), copies * single) if single > 1e-9 else 0.0
         yield -float(abs(token_errors(true_S, drawn_S) - np.tile(token_errors(oracle.prob_S, law_S), copies)).max())
         low, high = sequence_bounds(close, copies)

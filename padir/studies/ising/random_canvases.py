@@ -73,7 +73,8 @@ def denoising_law(prob_S: Float[np.ndarray, " S"], rates: Sequence[float]) -> Fl
 def noisy_correlation(prob_S: Float[np.ndarray, " S"], rate: float) -> float:
     """E TC(x | z): mean total correlation of the true state given a canvas of this noise rate."""
     canvas_Z = prob_S @ noise(len(prob_S).bit_length() - 1, rate)
-    posterior_ZS, alone_ZS = posterior(prob_S, rate), denoised(prob_S, rate)
+    posterior_ZS = posterior(prob_S, rate)
+    alone_ZS = denoised(prob_S, rate)
     return float(canvas_Z @ [divergence(*pair) for pair in zip(posterior_ZS, alone_ZS, strict=True)])
 
 
@@ -94,7 +95,8 @@ def mapped_law(oracle: Oracle, blocks: Partition, canvases: int) -> Float[np.nda
     inside_C = states[states & ~blocks[0] == 0]  # the states of the first block
     share_S = np.zeros(len(oracle.prob_S))
     share_S[inside_C] = canvas_map(oracle.marginal_AS[blocks[0]][inside_C], canvases)
-    law_S, shown = share_S[states & blocks[0]], blocks[0]
+    law_S = share_S[states & blocks[0]]
+    shown = blocks[0]
     for block in blocks[1:]:
         law_S = law_S * oracle.drawn(shown, block)
         shown |= block
@@ -109,7 +111,8 @@ def mapped_bound(oracle: Oracle, blocks: Partition, canvases: int) -> float:
 
 def _floor(rng: np.random.Generator, num_spins: int) -> Margins:
     prob_S = distribution(truth(rng, num_spins))
-    plus_N, other_N = plus_of(prob_S), rng.uniform(0.02, 0.98, num_spins)
+    plus_N = plus_of(prob_S)
+    other_N = rng.uniform(0.02, 0.98, num_spins)
     alone = [divergence(np.array([1 - p, p]), np.array([1 - q, q])) for p, q in zip(plus_N, other_N, strict=True)]
     yield equal(divergence(prob_S, product(other_N)), total_correlation(prob_S) + sum(alone))
     yield -abs(divergence(prob_S, product(plus_N)) - total_correlation(prob_S)) / total_correlation(prob_S)
@@ -137,8 +140,10 @@ def _noise_and_denoise(rng: np.random.Generator, num_spins: int) -> Margins:
     rates = [1.0, *np.sort(rng.uniform(0.05, 1.0, 3))[::-1].tolist()]
     scale = total_correlation(prob_S)
     for passes in range(1, len(rates)):
-        before_S, after_S = denoising_law(prob_S, rates[:passes]), denoising_law(prob_S, rates[: passes + 1])
-        noise_SZ, correlation = noise(num_spins, rates[passes]), noisy_correlation(prob_S, rates[passes])
+        before_S = denoising_law(prob_S, rates[:passes])
+        after_S = denoising_law(prob_S, rates[: passes + 1])
+        noise_SZ = noise(num_spins, rates[passes])
+        correlation = noisy_correlation(prob_S, rates[passes])
         between = divergence(prob_S @ noise_SZ, before_S @ noise_SZ)
         yield (between + correlation - divergence(prob_S, after_S)) / scale
         yield (divergence(prob_S, before_S) - between) / scale
@@ -173,7 +178,8 @@ class Network:
     def weights(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(input weights of the MLP of shape W x F, biases of F, output weights of F)."""
         count, size = self.logit_SN.shape
-        state_SN, unit_NN = spins(np.arange(count), size), np.eye(size)
+        state_SN = spins(np.arange(count), size)
+        unit_NN = np.eye(size)
         to_hidden = [
             np.concatenate([2.0 * size * unit_NN[i], np.zeros(size), state_N])
             for i in range(size)
@@ -224,7 +230,8 @@ def _product_chains(rng: np.random.Generator, num_spins: int) -> Margins:
     local_SN = drawn.field_N + spins(np.arange(len(prob_S)), num_spins) @ drawn.coupling_NN
     yield equal(Network(2 * local_SN).sampled(), chains.independent_parallel(drawn))
     # Tokens that stay have a probability of 1: finite logits come near. A sweep of such steps keeps p, no product.
-    swept_S, size = prob_S, 12.0
+    swept_S = prob_S
+    size = 12.0
     for i in range(num_spins):
         target_SN = one_coordinate(prob_S, i)
         logit_SN = np.clip(np.log(np.maximum(target_SN, 1e-300) / np.maximum(1 - target_SN, 1e-300)), -size, size)
@@ -262,9 +269,12 @@ def _losses(prob_S: np.ndarray, plus_ZN: np.ndarray, rate: float) -> float:
 
 
 def _remark_8(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, rate = distribution(truth(rng, num_spins)), float(rng.uniform(0.1, 1.0))
-    best_ZN, alone_ZN = trained(prob_S, rate), conditionals(prob_S)
-    least, more = _losses(prob_S, best_ZN, rate), _losses(prob_S, alone_ZN, rate)
+    prob_S = distribution(truth(rng, num_spins))
+    rate = float(rng.uniform(0.1, 1.0))
+    best_ZN = trained(prob_S, rate)
+    alone_ZN = conditionals(prob_S)
+    least = _losses(prob_S, best_ZN, rate)
+    more = _losses(prob_S, alone_ZN, rate)
     canvas_Z = prob_S @ noise(num_spins, rate)
     apart = sum(
         mass * divergence(np.array([1 - p, p]), np.array([1 - q, q]))

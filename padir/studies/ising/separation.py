@@ -116,7 +116,8 @@ def block_covers(model: Clique, k: int) -> float:
 
 def larger_mode_bound(model: Clique) -> float:
     """A lower bound of p(R_1), from a(C-a) ≥ C-1 broken pairs where a of the C spins differ from the rest."""
-    size, broken = model.size, -2 * model.coupling * (model.size - 1)
+    size = model.size
+    broken = -2 * model.coupling * (model.size - 1)
     with np.errstate(over="ignore"):
         among = np.exp(size * math.log(2) + broken) - 2 * math.exp(broken)
     return float(1.0 / (1.0 + math.exp(-2 * size * model.field) + among))
@@ -182,10 +183,12 @@ def _faster_yet(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def _chi_square(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, which = distribution(truth(rng, num_spins)), spin_models.random_masks(rng, num_spins)
+    prob_S = distribution(truth(rng, num_spins))
+    which = spin_models.random_masks(rng, num_spins)
     transition_SS = chains.block_dynamics(prob_S, which)
     gap = 1 / chains.poincare(transition_SS, prob_S)
-    at_SS, start_S = np.eye(len(prob_S)), 1 / prob_S - 1
+    at_SS = np.eye(len(prob_S))
+    start_S = 1 / prob_S - 1
     for step in range(1, 6):
         at_SS = at_SS @ transition_SS
         distance_S = np.sum((at_SS - prob_S) ** 2 / prob_S, axis=1)
@@ -195,9 +198,11 @@ def _chi_square(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def _mixing(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, which = distribution(truth(rng, num_spins)), spin_models.random_masks(rng, num_spins)
+    prob_S = distribution(truth(rng, num_spins))
+    which = spin_models.random_masks(rng, num_spins)
     transition_SS = chains.block_dynamics(prob_S, which)
-    relaxation, steps = chains.poincare(transition_SS, prob_S), chains.mixing_time(transition_SS, prob_S)
+    relaxation = chains.poincare(transition_SS, prob_S)
+    steps = chains.mixing_time(transition_SS, prob_S)
     yield less((relaxation - 1) * math.log(2), steps)
     yield less(steps, math.ceil(relaxation * math.log(4 / prob_S.min()) / 2))
 
@@ -250,13 +255,17 @@ def _sums(num_spins: int, size: int) -> Float[np.ndarray, " S"]:
 
 def _mode_ratio(rng: np.random.Generator, num_spins: int) -> Margins:
     drawn, size = _clique(rng, num_spins)
-    prob_S, sum_S, field = distribution(drawn), _sums(num_spins, size), drawn.field_N[:size].sum()
+    prob_S = distribution(drawn)
+    sum_S = _sums(num_spins, size)
+    field = drawn.field_N[:size].sum()
     yield equal(prob_S[sum_S == -size].sum() / prob_S[sum_S == size].sum(), math.exp(-2 * field))
 
 
 def _mode_mass(rng: np.random.Generator, num_spins: int) -> Margins:
     drawn, size = _clique(rng, num_spins)
-    prob_S, sum_S, field = distribution(drawn), _sums(num_spins, size), drawn.field_N[:size].sum()
+    prob_S = distribution(drawn)
+    sum_S = _sums(num_spins, size)
+    field = drawn.field_N[:size].sum()
     between = (2**size - 2) * math.exp(-2 * drawn.coupling_NN[0, 1] * (size - 1))
     yield less(1 / (1 + math.exp(-2 * field) + between), prob_S[sum_S == size].sum())
 
@@ -267,7 +276,8 @@ def _k_gibbs(rng: np.random.Generator, num_spins: int) -> Iterator[tuple[np.ndar
     q is the probability that a block holds the whole clique, times p(R_1).
     """
     drawn, size = _clique(rng, num_spins)
-    prob_S, sum_S = distribution(drawn), _sums(num_spins, size)
+    prob_S = distribution(drawn)
+    sum_S = _sums(num_spins, size)
     for k in range(size, num_spins + 1):
         covers = math.comb(num_spins - size, k - size) / math.comb(num_spins, k)
         transition_SS = chains.block_dynamics(prob_S, spin_models.uniform_masks(num_spins, k))
@@ -288,10 +298,12 @@ def _k_gibbs_arrives(rng: np.random.Generator, num_spins: int) -> Margins:
 
 def _parallel_is_stuck(rng: np.random.Generator, num_spins: int) -> Margins:
     drawn, size = _clique(rng, num_spins)
-    sum_S, field_C = _sums(drawn.num_spins, size), drawn.field_N[:size]
+    sum_S = _sums(drawn.num_spins, size)
+    field_C = drawn.field_N[:size]
     pull = float(np.tanh(drawn.coupling_NN[0, 1] - field_C).sum())
     excess = max(pull - size % 2, 0.0)
-    transition_SS, low_S = chains.independent_parallel(drawn), sum_S <= -2
+    transition_SS = chains.independent_parallel(drawn)
+    low_S = sum_S <= -2
     bound = math.exp(-(excess**2) / (2 * size))
     for steps in (1, 10):
         if steps * bound < 1:  # a larger bound says nothing
@@ -335,7 +347,8 @@ def separating_clique(delta: float, steps: int, num_spins: int) -> tuple[Clique,
 
 
 def _corollary(rng: np.random.Generator, num_spins: int) -> Margins:
-    delta, steps = 10 ** rng.uniform(-3, -1), int(10 ** rng.uniform(1, 3))
+    delta = 10 ** rng.uniform(-3, -1)
+    steps = int(10 ** rng.uniform(1, 3))
     clique, k = separating_clique(delta, steps, num_spins)
     chance = separation(clique, k, steps)
     yield less(1 - delta, chance["k-Gibbs, 1 step"])

@@ -166,7 +166,8 @@ class Masks:
     law_KS: Float[np.ndarray, "K S"]
 
     def __post_init__(self):
-        (blocks, num_spins), shape = self.block_KN.shape, self.law_KS.shape
+        (blocks, num_spins) = self.block_KN.shape
+        shape = self.law_KS.shape
         if shape != (blocks, 1 << num_spins):
             raise PadirError(f"expected a law of shape {(blocks, 1 << num_spins)}, got {shape}")
         if np.any(self.law_KS < 0) or not np.allclose(self.law_KS.sum(axis=0), 1.0, atol=1e-12):
@@ -240,7 +241,8 @@ def block_sum(value_xS: Float[np.ndarray, "... S"], block_N: Bool[np.ndarray, " 
     >>> block_sum(np.array([1.0, 2.0, 4.0, 8.0]), np.array([True, False])).tolist()  # spin 0 is summed over
     [3.0, 3.0, 12.0, 12.0]
     """
-    num_spins, before = len(block_N), value_xS.shape[:-1]
+    num_spins = len(block_N)
+    before = value_xS.shape[:-1]
     axes = tuple(len(before) + num_spins - 1 - int(i) for i in np.flatnonzero(block_N))  # spin 0 is the lowest bit
     cube = value_xS.reshape(*before, *(2,) * num_spins)
     return np.broadcast_to(cube.sum(axis=axes, keepdims=True), cube.shape).reshape(value_xS.shape)

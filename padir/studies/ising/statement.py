@@ -88,7 +88,8 @@ def truth(rng: np.random.Generator, num_spins: int) -> Ising:
     Couplings shrink as the number of spins grows, because otherwise margins would be lost in rounding.
     """
     share = 2.0 / max(num_spins, 4) ** 0.5
-    coupling, field = rng.choice([0.1, 0.3, 0.6, 1.0]), rng.choice([0.1, 0.3, 0.6, 1.0])
+    coupling = rng.choice([0.1, 0.3, 0.6, 1.0])
+    field = rng.choice([0.1, 0.3, 0.6, 1.0])
     return spin_models.random_model(rng, num_spins, share * coupling, field)
 
 
@@ -116,13 +117,15 @@ def strictly(margin: float) -> float:
 
 def less(smaller: Numbers, larger: Numbers) -> float:
     """The smallest margin of an inequality between non-negative numbers or arrays."""
-    smaller, larger = np.asarray(smaller, np.float64), np.asarray(larger, np.float64)
+    smaller = np.asarray(smaller, np.float64)
+    larger = np.asarray(larger, np.float64)
     size = np.maximum(np.maximum(smaller, larger), np.finfo(float).tiny)
     return float(np.min((larger - smaller) / size))
 
 
 def equal(first: Numbers, second: Numbers) -> float:
     """Margin of an equality: minus the largest deviation, as a share of the largest entry (or of 1, if all are 0)."""
-    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    first = np.asarray(first, np.float64)
+    second = np.asarray(second, np.float64)
     size = max(np.abs(first).max(), np.abs(second).max()) or 1.0
     return float(-np.abs(first - second).max() / size)

@@ -153,7 +153,8 @@ def _figure(
         draw = functools.partial(drawings.draw_schedules, rows=rows, title=title)
     elif subject == "canvas":
         sizes = CanvasSizes(**given)
-        rows, about = experiments.canvas_costs(sizes, progress), {}
+        rows = experiments.canvas_costs(sizes, progress)
+        about = {}
         title = f"From masks and from random tokens, with exact conditionals: {sizes.num_spins} spins"
         draw = functools.partial(drawings.draw_canvases, rows=rows, title=title)
     else:

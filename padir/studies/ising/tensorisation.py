@@ -45,7 +45,8 @@ def conditional_divergence(first_S: Float[np.ndarray, " S"], second_S: Float[np.
     """
     total = 0.0
     for block_N, law_S in zip(which.block_KN, which.law_KS, strict=True):
-        mine_S, other_S = first_S * law_S, second_S * law_S
+        mine_S = first_S * law_S
+        other_S = second_S * law_S
         seen_S = mine_S > 0
         ratio_S = mine_S[seen_S] / block_sum(mine_S, block_N)[seen_S]
         total += np.sum(mine_S[seen_S] * np.log(ratio_S * block_sum(other_S, block_N)[seen_S] / other_S[seen_S]))
@@ -125,24 +126,28 @@ def _others(rng: np.random.Generator, prob_S: Float[np.ndarray, " S"]) -> Iterat
 
 
 def _bounded(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, which = distribution(truth(rng, num_spins)), _which(rng, num_spins)
+    prob_S = distribution(truth(rng, num_spins))
+    which = _which(rng, num_spins)
     yield less(constant(prob_S, which, rng), upper_bound(prob_S, which))
 
 
 def _inequality(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, which = distribution(truth(rng, num_spins)), _which(rng, num_spins)
+    prob_S = distribution(truth(rng, num_spins))
+    which = _which(rng, num_spins)
     found = constant(prob_S, which, rng)
     for other_S in _others(rng, prob_S):
         yield less(divergence(other_S, prob_S), found * conditional_divergence(other_S, prob_S, which))
 
 
 def _independent(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, k = distribution(spin_models.random_model(rng, num_spins, 0.0, 0.6)), int(rng.integers(1, num_spins + 1))
+    prob_S = distribution(spin_models.random_model(rng, num_spins, 0.0, 0.6))
+    k = int(rng.integers(1, num_spins + 1))
     yield equal(constant(prob_S, spin_models.uniform_masks(num_spins, k), rng), num_spins / k)
 
 
 def _decay(rng: np.random.Generator, num_spins: int) -> Margins:
-    prob_S, which = distribution(truth(rng, num_spins)), _which(rng, num_spins)
+    prob_S = distribution(truth(rng, num_spins))
+    which = _which(rng, num_spins)
     transition_SS = chains.block_dynamics(prob_S, which)
     found = constant(prob_S, which, rng)
     for other_S in _others(rng, prob_S):
@@ -237,11 +242,13 @@ def _finite_samples(rng: np.random.Generator, num_spins: int) -> Margins:
     constant_P = np.array([upper_bound(prob_S, which) for prob_S in model_PS])
     distance_P = total_variation(model_PS, true_S)
     # The bound is below 1 for most models from a million samples on, and for few below ten thousand.
-    samples, each = int(rng.choice([3_000, 100_000, 10_000_000])), int(rng.choice([1, 4, 16]))
+    samples = int(rng.choice([3_000, 100_000, 10_000_000]))
+    each = int(rng.choice([1, 4, 16]))
     data = draw(rng, true_S, which, samples, each)
     over_masks_PS = np.einsum("k,pks->ps", which.law_KS[:, 0], loss_PKS)
     found_RP = np.einsum("rks,pks->rp", data.mask_RKS, loss_PKS)
-    mean_RP, least_R1 = data.state_RS @ over_masks_PS.T, least_losses(data.state_RS, which)[:, None]
+    mean_RP = data.state_RS @ over_masks_PS.T
+    least_R1 = least_losses(data.state_RS, which)[:, None]
     # Whatever the data: the mean loss over masks bounds the distance from the empirical law.
     apart_RP = total_variation(data.state_RS[:, None], model_PS)
     yield less(apart_RP, np.sqrt(constant_P * np.maximum(0.0, mean_RP - least_R1) / 2) + 1e-12)

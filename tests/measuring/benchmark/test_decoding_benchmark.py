@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 from support.fakes import Clock
+from support.refusals import refused
 from support.small_corpus import Numbers
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
-from padir import Decoding, PadirError
+from padir import Decoding
 from padir.evaluation import TestSet, describe_row
 from padir.measuring import benchmark
 from padir.measuring.benchmark import speed_report
@@ -54,10 +55,9 @@ class TestSystem:
     def test_stages_take_all_of_the_time(self, translators, test_set):
         (batch,) = benchmark.batches_of(test_set, 2, 2)
         padir, ar = benchmark.systems(translators, [Decoding()])
-        assert padir.stages(batch, Clock()) == dict.fromkeys(
-            ("tokenise", "encode", "lengths", "refine", "choose and detokenise"), 1
-        )
-        assert ar.stages(batch, Clock()) == dict.fromkeys(("tokenise", "encode and write", "detokenise"), 1)
+        last = "choose and detokenise"
+        assert padir.stages(batch, Clock()) == dict.fromkeys(("tokenise", "encode", "lengths", "refine", last), 1)
+        assert ar.stages(batch, Clock()) == dict.fromkeys(("tokenise", "encode and write", last), 1)
 
     def test_given_lengths_are_written_by_both_kinds(self):
         kinds = {"padir": TINY, "ar": dataclasses.replace(TINY, causal=True)}
@@ -73,7 +73,7 @@ class TestSystem:
     def test_what_has_no_meaning_is_left_out(self, translators):
         strategies = [Decoding(strategy=None), Decoding(strategy=Rejecter())]
         assert len(benchmark.systems(translators[:1], strategies)) == 1
-        with pytest.raises(PadirError, match="rejecter"):
+        with refused("rejecter"):
             benchmark.systems(translators[:1], strategies[1:])
 
     def test_what_is_refused_is_said_once(self, translators):
@@ -100,9 +100,9 @@ class TestBatches:
         assert batches != benchmark.batches_of(test_set, 4, 10, seed=1)
 
     def test_of_too_few_sentences(self, test_set):
-        with pytest.raises(PadirError, match="needs 99 sentences, got 20 with text"):
+        with refused("needs 99 sentences, got 20 text"):
             benchmark.batches_of(test_set, 4, 99)
-        with pytest.raises(PadirError, match="at least one batch of 4 sentences, got 3"):
+        with refused("least batch 4 sentences, got 3"):
             benchmark.batches_of(test_set, 4, 3)
 
     def test_of_numbers_have_that_many_tokens(self):
@@ -122,9 +122,9 @@ class TestBatches:
         source = [len(text.split()) + 1 for batch in batches for text in batch.texts]
         target = [length for batch in batches for length in batch.target_lengths]
         assert np.array_equal(np.stack([source, target], axis=1), length_N2)
-        with pytest.raises(PadirError, match="needs 999 lengths"):
+        with refused("needs 999 lengths"):
             benchmark.drawn_lengths(folder, "validation", 999)
-        with pytest.raises(PadirError, match="has no split 'dev': use one of train, validation"):
+        with refused("no split 'dev': use train, validation"):
             benchmark.drawn_lengths(folder, "dev", 1)
 
 
@@ -159,5 +159,5 @@ class TestRows:
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
         for row in rows:
             del row["scores"]["bleu"]
-        with pytest.raises(PadirError, match="needs references"):
+        with refused("needs references"):
             speed_report.plot(rows, tmp_path / "y.png", "title")

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, conditionals, given
+from numpy.testing import assert_allclose
+from support.fakes import FIRST, IDS, conditionals, given
+from support.refusals import refused
 from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError
+from padir import Decoding
 from padir.data.toy import references
 from padir.evaluation import TestSet
 from padir.refinement.scores import forbid
@@ -18,7 +20,6 @@ from padir.studies.analysis.agreement import Agreement
 from padir.studies.analysis.dependency import Dependence, dependence, joined_dependence
 from padir.studies.analysis.truth import Joint, joints
 
-FIRST = 10
 PAIRS = np.array([[0, 1], [0, 2], [1, 2]])
 HAT = "Im Februar zeigt sein Mann Maria einen Hut."  # in February first or last, Maria a hat or a hat to Maria
 MASKS = np.array([IDS.mask] * 3 + [IDS.eos])
@@ -47,49 +48,49 @@ def information(joint_VV):
 @pytest.mark.parametrize("seed", range(3))
 def test_given_nothing_it_is_the_mutual_information(seed):
     joint_VVV = random_joint(seed)
-    model = asked(conditionals(jnp.asarray(joint_VVV), FIRST))
+    model = asked(conditionals(joint_VVV))
     found = dependence(model, MASKS, MASKS, np.array([True] * 3 + [False]), PAIRS, values=3)
     expected = [information(joint_VVV.sum(k)) for k in (2, 1, 0)]
-    np.testing.assert_allclose(found.information_P, expected, atol=2e-5)
-    np.testing.assert_allclose(found.coverage_P, 1.0, atol=1e-5)
+    assert_allclose(found.information_P, expected, atol=2e-5)
+    assert_allclose(found.coverage_P, 1.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_given_the_rest_it_is_conditional(seed):
     joint_VVV, state = random_joint(seed), (2, 0, 1)
-    model = asked(conditionals(jnp.asarray(joint_VVV), FIRST))
+    model = asked(conditionals(joint_VVV))
     tokens_L = np.array([*(FIRST + v for v in state), IDS.eos])
     found = dependence(model, tokens_L, MASKS, np.zeros(4, bool), PAIRS, values=3)
     rest = [joint_VVV[:, :, state[2]], joint_VVV[:, state[1], :], joint_VVV[state[0]]]
-    np.testing.assert_allclose(found.information_P, [information(j / j.sum()) for j in rest], atol=2e-5)
+    assert_allclose(found.information_P, [information(j / j.sum()) for j in rest], atol=2e-5)
 
 
 def test_fewer_values_cover_less():
     joint_VVV = random_joint(0)
-    model = asked(conditionals(jnp.asarray(joint_VVV), FIRST))
+    model = asked(conditionals(joint_VVV))
     found = dependence(model, MASKS, MASKS, np.array([True] * 3 + [False]), PAIRS, values=2)
     singles = [np.sort(joint_VVV.sum(axes))[::-1][:2].sum() for axes in ((1, 2), (0, 2), (0, 1))]
     expected = [(singles[i] + singles[j]) / 2 for i, j in PAIRS]
-    np.testing.assert_allclose(found.coverage_P, expected, atol=1e-5)
-    with pytest.raises(PadirError, match="values must be at least 2, got 1"):
+    assert_allclose(found.coverage_P, expected, atol=1e-5)
+    with refused("values at least 2, got 1"):
         dependence(model, MASKS, MASKS, np.zeros(4, bool), PAIRS, values=1)
 
 
 def test_both_directions_of_a_pair_count():
     """With 2 of 3 values the two directions differ, so that one of them alone changes with the pair's order."""
-    model = asked(conditionals(jnp.asarray(random_joint(0)), FIRST))
-    hidden_L = np.array([True] * 3 + [False])
-    one, other = (dependence(model, MASKS, MASKS, hidden_L, np.asarray(p), values=2) for p in (PAIRS, PAIRS[:, ::-1]))
-    np.testing.assert_allclose(one.information_P, other.information_P, rtol=1e-6)
+    model = asked(conditionals(random_joint(0)))
+    masked_L = np.array([True] * 3 + [False])
+    one, other = (dependence(model, MASKS, MASKS, masked_L, np.asarray(p), values=2) for p in (PAIRS, PAIRS[:, ::-1]))
+    assert_allclose(one.information_P, other.information_P, rtol=1e-6)
 
 
 @pytest.mark.parametrize("given_draft", [False, True])
 def test_a_joint_passes_the_cycle_test(given_draft):
     joint_VVV = random_joint(4)
-    model = asked(conditionals(jnp.asarray(joint_VVV), FIRST))
+    model = asked(conditionals(joint_VVV))
     tokens_L = np.array([FIRST, FIRST + 1, FIRST + 2, IDS.eos])
-    hidden_L = np.array([not given_draft] * 3 + [False])
-    found = dependence(model, tokens_L, MASKS, hidden_L, PAIRS, values=3)
+    masked_L = np.array([not given_draft] * 3 + [False])
+    found = dependence(model, tokens_L, MASKS, masked_L, PAIRS, values=3)
     assert found.cycle_gap_P.max() < 1e-4
     assert np.abs(found.odds_P2).max() > 0.5  # else there was nothing to agree on
     if not given_draft:
@@ -102,7 +103,7 @@ def test_a_joint_passes_the_cycle_test(given_draft):
 def test_conditionals_of_two_joints_fail_it():
     """Position 0 answers by one joint, the others by another: the gap is the difference of their odds."""
     first, second = (random_joint(seed) for seed in (5, 6))
-    one, other = (conditionals(jnp.asarray(j), FIRST) for j in (first, second))
+    one, other = (conditionals(j) for j in (first, second))
 
     def mixed(canvas):
         return jnp.where(jnp.arange(4)[None, :, None] == 0, one(canvas), other(canvas))
@@ -114,7 +115,7 @@ def test_conditionals_of_two_joints_fail_it():
         block = np.log(joint_VV[np.ix_(a, b)])
         return block[0, 0] + block[1, 1] - block[0, 1] - block[1, 0]
 
-    np.testing.assert_allclose(found.odds_P2[0], [odds(first.sum(2)), odds(second.sum(2))], atol=1e-4)
+    assert_allclose(found.odds_P2[0], [odds(first.sum(2)), odds(second.sum(2))], atol=1e-4)
     assert found.cycle_gap_P[0] > 0.1 and found.cycle_gap_P[2] < 1e-4
 
 
@@ -189,9 +190,9 @@ def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
     ]
     for name in ("tv_avg", "self_max", "model"):  # attention, too, is the mean over canvases
         means = np.mean([one.values[name] for one in singles], axis=0)
-        np.testing.assert_allclose(found.values[name], means, rtol=1e-4, atol=1e-7)
+        assert_allclose(found.values[name], means, rtol=1e-4, atol=1e-7)
     assert np.array_equal(found.score("distance"), -found.values["distance"])
-    with pytest.raises(PadirError, match="given='source'"):
+    with refused("given='source'"):
         agreement.measure_agreement(translator, test_set, Decoding(), sentences, given_draft=True)
 
 
@@ -219,12 +220,12 @@ def test_a_sentence_is_measured_as_by_one_pass_for_each_question(translator, mon
     monkeypatch.setattr(dependency, "_ROWS", 8)
     monkeypatch.setattr(dependency, "_DISTRIBUTIONS", 3 * 2 * translator.card.ids.num_embeddings)
     for given_draft in (False, True):
-        hidden_L = (np.arange(len(draft_L)) < size) & (not given_draft)
-        expected = dependence(distribution, draft_L, start_L, hidden_L, pairs_P2, values=2)
+        masked_L = (np.arange(len(draft_L)) < size) & (not given_draft)
+        expected = dependence(distribution, draft_L, start_L, masked_L, pairs_P2, values=2)
         found = dependency.sentence_dependence(translator, one, row, pairs_P2, values=2, given_draft=given_draft)
         assert expected.information_P.max() > 1e-5
         for name in ("information_P", "coverage_P", "odds_P2", "least_P"):
-            np.testing.assert_allclose(
+            assert_allclose(
                 getattr(found, name), getattr(expected, name), rtol=1e-3, atol=1e-5, err_msg=name
             )  # fmt: skip
 
@@ -252,7 +253,7 @@ def test_sentences_without_a_choice_are_refused(tokenizer, toy_tokenizer):
     translator = random_translator(toy_tokenizer, max_length=40)
     one = TestSet("toy_de_en", "de", "en", ["Ein Bäcker war arm."], [""])
     assert len(references("Ein Bäcker war arm.")) == 1
-    with pytest.raises(PadirError, match="several right translations"):
+    with refused("several right translations"):
         agreement.with_truth(translator, one)
     numbers = random_translator(tokenizer)
     chosen = agreement.without_truth(numbers, TestSet("n", "de", "en", ["eins", " "], ["", ""]))

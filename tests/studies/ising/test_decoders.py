@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
-from padir.errors import PadirError
 from padir.studies.ising import decoders
 from padir.studies.ising.spin_models import Ising, distribution, random_model
 from padir.studies.ising.tensorisation import divergence
@@ -61,7 +61,7 @@ def test_random_sizes_are_the_mixture_of_all_their_partitions():
 
 
 def test_an_oracle_needs_few_spins_and_no_zeros():
-    with pytest.raises(PadirError, match="at most 10 spins, got 11"):
+    with refused("at most 10 spins, got 11"):
         decoders.Oracle(np.full(2048, 1 / 2048))
-    with pytest.raises(PadirError, match="above 0"):
+    with refused("above 0"):
         decoders.Oracle(np.array([0.5, 0.0, 0.0, 0.5]))

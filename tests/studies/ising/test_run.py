@@ -7,9 +7,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from padir.cli import main
-from padir.errors import PadirError
 from padir.studies.ising import chains, drawings, experiments, subjects
 from padir.studies.ising.statement import Statement
 
@@ -90,7 +90,7 @@ def test_bad_sizes_end_with_a_message(arguments, message, capsys):
 def test_matplotlib_is_asked_for_before_the_work(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(experiments, "learning_curves", lambda *args: pytest.fail("worked in vain"))
-    with pytest.raises(PadirError, match="padir\\[plot\\]"):
+    with refused("padir[plot]"):
         subjects.run("fig1", output=str(tmp_path / "x"))
 
 
@@ -99,7 +99,7 @@ def test_the_place_is_tried_before_the_work(subject, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr(experiments, "sampling_times", lambda *args: pytest.fail("worked in vain"))
     monkeypatch.setattr(subjects, "check_all", lambda **sizes: pytest.fail("worked in vain"))
-    with pytest.raises(PadirError, match="cannot write"):
+    with refused("cannot write"):
         subjects.run(subject, output=str(tmp_path / "file" / "x"))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import IDS, keys, moody
+from support.refusals import refused
 
 from padir.errors import PadirError
 from padir.refinement import Mask, MaskPredict, draft, refine
@@ -29,7 +30,7 @@ def test_curves_by_counting_are_those_of_enumeration():
     pair_NN = np.zeros((6, 6))
     pair_NN[:3, :3] = pair_NN[3:, 3:] = 0.5 * (1 - np.eye(3))
     assert pass_sizes.copies_curve(small, 2) == pytest.approx(enumerated(Ising(pair_NN, np.full(6, 0.1))))
-    with pytest.raises(PadirError, match="num_spins must be 3, got 4"):
+    with refused("num_spins must be 3, got 4"):
         pass_sizes.clique_curve(Clique(4, 3, 0.5, 0.1))
 
 
@@ -49,7 +50,7 @@ def test_sizes_are_those_of_the_decoder(schedule):
     """Mask-Predict with this schedule, run on the canvas."""
     start = draft(keys(1), jnp.array([14]), 14, Mask(), IDS)
     for count in (1, 2, 5, 13):
-        ran = refine(keys(1), start, moody(), MaskPredict(schedule=schedule), num_steps=count, trace=True)
+        ran = refine(keys(1), start, moody(), MaskPredict(schedule=schedule), num_steps=count, traced_steps=count)
         hidden_T = (np.asarray(ran.tokens_TBL)[:, 0] == IDS.mask).sum(-1)
         drawn_T = -np.diff(hidden_T[: int(ran.passes_B[0]) + 1])
         assert pass_sizes.sizes_of(schedule, 13, count) == [size for size in drawn_T.tolist() if size]

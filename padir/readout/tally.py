@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -21,11 +21,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from padir.distributed.sharding import MODEL, shares, split_rows_of_blocks
-from padir.refinement.scores import Output, below_zero, best_ids, forbid
+from padir.refinement.scores import Output, best_ids, forbid
 from padir.text.ids import round_up
 
 LOGITS_AT_ONCE = 2**28  # of each device; 1 GB
 _MULTIPLE = 128
+
+
+Found = tuple[Int[Array, "*B"], Float[Array, "*B"]]
+"""The best of the ids that may be written, and its log-probability among them."""
 
 
 @flax.struct.dataclass
@@ -36,14 +40,14 @@ class Tally:
       log_z: logarithm of the sum of the exponentials of all logits.
       at_target, total: the target's logit, and the sum of all logits.
       best: the first id with the largest logit.
-      found: the best of the ids that may be written, and its log-probability among them; None if it was not looked for.
+      found: the best of the ids that may be written; None if it was not looked for.
     """
 
     log_z: Float[Array, "*B"]
     at_target: Float[Array, "*B"]
     total: Float[Array, "*B"]
     best: Int[Array, "*B"]
-    found: tuple[Int[Array, "*B"], Float[Array, "*B"]] | None = None
+    found: Found | None = None
 
     @staticmethod
     def of(logits: Float[Array, "*B V"], target: Int[Array, "*B"]) -> Tally:
@@ -55,42 +59,48 @@ class Tally:
         return Tally(jax.nn.logsumexp(logits, axis=-1), at_target, logits.sum(-1), best_ids(logits))
 
 
+class Factors(NamedTuple):
+    """The two factors of logits: `product` makes float32 logits of decoder states and some rows of a table of ids."""
+
+    product: Callable[[Array, Array], Array]
+    states_BLD: Float[Array, "B L D"]
+    table_VD: Float[Array, "V D"]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Vocabulary:
+class Logits:
     """The logits of all ids at each position; jit computes `logits_BLV` as a whole only if other code reads it.
 
     Attributes:
-      factors: a function, decoder states and a table with a row for each id; the function makes float32 logits of
-        states and some rows. None if the readout changes the logits.
+      factors: None if the readout's head changes the product.
       special: ids that are never written.
     """
 
     logits_BLV: Float[Array, "B L V"]
-    factors: tuple[Callable[..., Any], Float[Array, "B L D"], Float[Array, "V D"]] | None = None
+    factors: Factors | None = None
     special: tuple[int, ...] = ()
-    _tallies: list[tuple[Any, Tally]] = dataclasses.field(default_factory=list)
 
     @property
     def size(self) -> int:
         return self.logits_BLV.shape[-1]
 
     def tally(self, target_BL: Int[Array, "B L"]) -> Tally:
-        """The tally for a target; it is computed once for the same array."""
-        if not any(known is target_BL for known, _ in self._tallies):
-            blocks = blocks_of(*self.logits_BLV.shape)
-            if self.factors is None or (blocks == 1 and self.size % shares(MODEL) == 0):
-                tally = Tally.of(self.logits_BLV, target_BL)
-            else:
-                product, states_BLD, table_VD = self.factors
-                tally = tally_by_block(product, blocks, self.special, states_BLD, table_VD, target_BL)
-            self._tallies.append((target_BL, tally))
-        return next(tally for known, tally in self._tallies if known is target_BL)
+        """The sums over each position's logits, block by block if the logits are many."""
+        blocks = blocks_of(*self.logits_BLV.shape)
+        if self.factors is None or (blocks == 1 and self.size % shares(MODEL) == 0):
+            return Tally.of(self.logits_BLV, target_BL)
+        product, states_BLD, table_VD = self.factors
+        return tally_by_block(product, blocks, self.special, states_BLD, table_VD, target_BL)
 
-    def output(self, keep_logits_BL: Float[Array, "B L"] | None, judges: str) -> Output:
-        """The output of this pass for a transition; no gradient flows through it."""
-        found = [tally.found for _, tally in self._tallies if tally.found is not None]
+    def output(self, found_BL: Found | None, keep_logits_BL: Float[Array, "B L"] | None, judges: str) -> Output:
+        """The output of this pass for a transition; no gradient flows through it.
+
+        Args:
+          found_BL: `Tally.found` of these logits.
+          keep_logits_BL, judges: as in `Output`.
+        """
         logits_BLV = forbid(self.logits_BLV, self.special)
-        return jax.lax.stop_gradient(Output(logits_BLV, keep_logits_BL, found[0] if found else None, judges=judges))
+        return jax.lax.stop_gradient(Output(logits_BLV, keep_logits_BL, found_BL, judges=judges))
 
 
 def blocks_of(batch: int, length: int, size: int) -> int:
@@ -106,7 +116,7 @@ def blocks_of(batch: int, length: int, size: int) -> int:
 
 
 def tally_by_block(
-    product: Callable[..., Any],
+    product: Callable[[Array, Array], Array],
     blocks: int,
     special: tuple[int, ...],
     states_BLD: Float[Array, "B L D"],
@@ -144,7 +154,7 @@ def _by_block(product, blocks, special, states_BLD, table_VD, target_BL):
         return most_BL, jnp.where(most_nBL == most_BL, id_nBL, size).min(0), jax.nn.logsumexp(log_z_nBL, axis=0)
 
     (_, best_BL, log_z_BL), (most_BL, writable_BL, log_written_BL) = (joined(*each) for each in either_n)
-    found_BL = writable_BL, below_zero(most_BL - log_written_BL)
+    found_BL = writable_BL, most_BL - log_written_BL
     return log_z_BL, at_target_nBL.sum(0), total_nBL.sum(0), best_BL, found_BL
 
 

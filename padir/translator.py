@@ -1,9 +1,10 @@
-"""`Translator`, which translates sentences given as text.
+"""`Translator`, the front door: texts in, translations out.
 
-1. Tokenise; sort the sentences by length into batches whose shapes come from a small set.
-2. Take every batch through the stages of decoding (`padir.decoding.pipeline`).
+1. Each text is read in the form of the model's training text, with marks in place of spans that must stand.
+2. `padir.decoding.sentences` translates the sentences.
+3. Spans, terms and what stood around each text go back into its translation.
 
-Models that write from left to right can also score given targets. `SharedTranslator` shares the batches out to several
+Models that write from left to right can also score given targets. `shared` shares the batches out to several
 processes.
 """
 
@@ -14,26 +15,31 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import jax
+import numpy as np
 
 from padir import checks
 from padir.checks import fits
+from padir.constrained.placeholders import marked_spans, translate_marked
+from padir.constrained.terms import Terms, hold_terms, terms_of
 from padir.decoding.alignment import align_words
-from padir.decoding.batches import SourceBatch, source_batches
-from padir.decoding.loaded import LoadedModel
-from padir.decoding.options import Decoding, DecodingOptions, asked, check_n_best, default_decoding, mode_of, resolve
-from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
+from padir.decoding.fit import asked, check_n_best, holding
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.options import Decoding, DecodingOptions
+from padir.decoding.paragraphs import join_sentences
 from padir.decoding.program_cache import check_process, compile_cache
-from padir.decoding.rerank import RULES, Rescore
-from padir.decoding.templates import Template, able, templates_of
-from padir.decoding.terms import Terms, hold_terms, terms_of
-from padir.decoding.translation import TargetScore, Translation, restored, untranslated
+from padir.decoding.ranker import Rescore
+from padir.decoding.scoring import score_pairs
+from padir.decoding.sentences import Request, SentenceTranslator, make_writer
+from padir.decoding.templates import Template, templates_of
+from padir.decoding.translation import TargetScore, Translation, restored
 from padir.distributed.processes import shared_out
-from padir.distributed.sharding import Sharding, spread
+from padir.distributed.sharding import Sharding, on_host, spread
 from padir.errors import PadirError
-from padir.models.directory import ModelCard, load_model, save_model
+from padir.models.directory import load_model, save_model
+from padir.models.length import top_lengths
 from padir.models.params import param_axes
 from padir.models.transformer import Transformer
 from padir.pretrained import DEFAULT, model_folder
@@ -42,25 +48,23 @@ from padir.reporting.trace import Step
 from padir.storage.files import write_errors
 from padir.storage.folders import vacant
 from padir.storage.manifest import MANIFEST
+from padir.text.ids import sorted_batches
 from padir.text.normalise import composed
-from padir.text.tokenizer import Tokenizer
+from padir.text.sentences import Paragraph
+
+CHUNK_BATCHES = 16  # maximum number of batches of texts in memory; sorting several by length saves padding
 
 
-class Translator:
-    """A loaded model that translates sentences; if its parameters lie on several devices, the devices share each batch.
+class Translator(SentenceTranslator):
+    """A loaded model that translates texts; if its parameters lie on several devices, the devices share each batch.
 
     >>> translator = Translator.load("runs/toy")  # doctest: +SKIP
     >>> translator.translate(["Der Hund schläft ."], num_steps=4)[0].text  # doctest: +SKIP
     'The dog is sleeping.'
     """
 
-    @checks.arguments
-    def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
-        self.params, self.card, self.tokenizer = params, card, tokenizer
-        self.decoding = default_decoding(card)
-        self.loaded = LoadedModel(params, card, tokenizer)
-        self.model = self.loaded.model
-        self._map: Callable[..., Iterable[list[Translation]]] = map  # over batches
+    __init__ = checks.arguments(SentenceTranslator.__init__)
+    refines = checks.arguments(SentenceTranslator.refines)
 
     @classmethod
     @checks.arguments
@@ -117,6 +121,7 @@ class Translator:
         template: str | Sequence[str | Template] | None = None,
         terms: Terms | Sequence[Terms] | None = None,
         align: bool = False,
+        split: bool = False,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Unpack[DecodingOptions],
     ) -> list[Translation]:
@@ -140,51 +145,47 @@ class Translator:
           template: text and gaps of each translation, or of all: "I ___ to the station." has a gap of any length, and
             __3__ is a gap of three tokens (`padir.decoding.templates`).
           terms: target words that must stand where source words stand, such as {"Vertrag": "agreement"}, for all
-            texts or for each (`padir.decoding.terms`).
+            texts or for each (`padir.constrained.terms`).
           align: also link the words of both sides (`Translation.alignment`), which takes one more pass. The end of a
             text that has more tokens than the model takes has no links.
+          split: translate each sentence of a text by itself, with the white space of the text between them; without
+            `target_lengths`, `template`, `terms` and `align`.
           progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
         given = {"a template": template, "terms": terms, "target_lengths": target_lengths}
-        if len(names := [name for name, value in given.items() if value is not None]) > 1:
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
             raise PadirError(f"{' and '.join(names)} exclude each other: leave one of them out")
         texts = checks.strings("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
-        terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
-        templates = [] if template is None else templates_of(template, len(texts), self.tokenizer)
+        if split:
+            if names or align:
+                raise PadirError(f"split excludes {', '.join([*names, *['align'] * align])}", remedy="leave split out")
+            paragraphs = [Paragraph.split(text, self.card.source_language, decoding.placeholders) for text in texts]
+            sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+            made = self.translate(sentences, decoding, truncate=truncate, trace=trace, progress=progress)
+            return [line.translation for line in join_sentences(texts, paragraphs, made, self.card.target_language)]
+        read_terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
+        templates = None
         if template is not None:
-            decoding = able(decoding, templates, self.card.config)
-        pipeline = self.pipeline(decoding, trace=trace)
+            templates = templates_of(template, len(texts), self.tokenizer)
+            decoding = holding(decoding, templates, self.card.config)
         if align or terms is not None:
             self.loaded.reader("align words")
-        if target_lengths is not None:
-            target_lengths = [*target_lengths]
-            self._check_lengths(texts, target_lengths, decoding)
-        one = target_lengths is not None and self.card.config.geometry.sized_by_target
-        check_n_best(decoding.n_best, (decoding.without("num_lengths") if one else decoding).num_hypotheses)
+        lengths = None if target_lengths is None else self._checked_lengths(texts, [*target_lengths], decoding)
+        self._check_n_best(decoding, lengths)
+        request = Request(lengths, templates, decoding.n_best, truncate, trace, progress)
         read = self.loaded.normalised(texts, decoding.placeholders)
-        texts = [each.text for each in read]
-        sources, marked = self.loaded.marked(texts, decoding.placeholders)
-        if templates and (spans := next(filter(None, marked), None)):
-            what = "a template cannot hold words beside the spans of placeholders"
-            raise PadirError(what, got=spans.original, remedy="leave placeholders or the template out")
-        tokens, truncated = self.loaded.source_tokens(sources, truncate)
-        results = [untranslated(text, own) for text, own in zip(texts, marked, strict=True)]
-        shared: Any = {"target_lengths": target_lengths, "marked": marked, "templates": templates}
-        shared["cut"] = [i in truncated for i in range(len(texts))] if truncated else ()
-        batches = [*source_batches(sources, tokens, decoding.batch_size, **shared)]
-        for (places, _), made in zip(batches, self._map(pipeline.run, [each for _, each in batches]), strict=True):
-            for i, result in zip(places, made, strict=True):
-                results[i] = dataclasses.replace(result, truncated=i in truncated)
-            progress(len(places))
-        progress(sum(not result.passes for result in results))
-        if terms is not None:
-            results = hold_terms(self, texts, marked, results, decoding, terms, truncate=truncate, trace=trace)
+        plain = [each.text for each in read]
+        marked = marked_spans(self, plain, decoding.placeholders)
+        results = translate_marked(self, plain, marked, decoding, request)
+        if read_terms is not None:
+            results = hold_terms(self, plain, marked, results, decoding, read_terms, trace=trace)
         if align:
-            aligned = self.align(texts, [each.text for each in results], batch_size=decoding.batch_size, truncate=True)
+            aligned = align_words(self.loaded, plain, [each.text for each in results], decoding.batch_size, True)
             pairs = zip(results, aligned, strict=True)
             results = [dataclasses.replace(each, alignment=tuple(own)) for each, own in pairs]
         return [restored(result, own, decoding.placeholders) for result, own in zip(results, read, strict=True)]
@@ -226,7 +227,7 @@ class Translator:
         """
         each = checks.each_string("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
-        while some := list(itertools.islice(each, 16 * decoding.batch_size)):
+        while some := list(itertools.islice(each, CHUNK_BATCHES * decoding.batch_size)):
             yield from self.translate(some, decoding, truncate=truncate)
 
     @checks.arguments
@@ -234,7 +235,7 @@ class Translator:
         """Yields the draft of a sentence and its canvas after each decoder pass, as the passes are made.
 
         One draft of the most likely length is refined; `translate` in the mode "refine" with `num_lengths=1` makes the
-        same passes. A dual model shows its refining side, whatever mode its card names.
+        same passes.
 
         Raises:
           PadirError: the text is empty or too long, or the options do not fit a model that refines drafts.
@@ -242,20 +243,20 @@ class Translator:
         >>> for step in Translator.load().steps("Ich habe Hunger.", num_steps=4):  # doctest: +SKIP
         ...     print("".join(step.pieces))
         """
-        pipeline = self.pipeline(asked(self.refining, decoding, self.card.config, changes), trace=True)
-        assert isinstance(pipeline, RefiningPipeline)
-        (read,) = self.loaded.normalised([text], pipeline.decoding.placeholders)
+        chosen = self.resolved(asked(self.decoding, decoding, self.card.config, changes))
+        refiner = self.refiner(chosen, trace=True)
+        (read,) = self.loaded.normalised([text], chosen.placeholders)
         if not read.text.strip():
             raise PadirError("text", "a sentence", text)
-        text = read.text
-        (source,), _ = self.loaded.marked([text], pipeline.decoding.placeholders)
-        tokens, _ = self.loaded.source_tokens([source or text], False)
+        (spans,) = marked_spans(self, [read.text], chosen.placeholders)
+        sentence = spans.text if spans is not None and spans.text else read.text
+        (tokens,), _ = self.loaded.source_tokens([sentence], False)
         pieces = self.tokenizer.pieces
-        for tokens_L, score_L in pipeline.steps(SourceBatch([text], tokens)):
-            scores = (float(score) if score < 0 else None for score in score_L)
+        for tokens_L, score_L in refiner.steps(SourceSentence(sentence, tokens)):
+            scores = (None if np.isnan(score) else float(score) for score in score_L)
             yield Step(tuple(pieces[i] for i in tokens_L), tuple(scores))
 
-    def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int], decoding: Decoding) -> None:
+    def _checked_lengths(self, texts: Sequence[str], target_lengths: list[int], decoding: Decoding) -> list[int]:
         if not self.refines(decoding):
             what = "target lengths are for refining, and a sentence written from left to right ends itself"
             raise PadirError(what, remedy="choose the mode refine, or translate without target lengths")
@@ -265,6 +266,13 @@ class Translator:
         for text, length in zip(texts, target_lengths, strict=True):
             if not (fits(length, int) and 1 + bool(text.strip()) <= length <= longest):
                 raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", length)
+        return target_lengths
+
+    def _check_n_best(self, decoding: Decoding, lengths: Sequence[int] | None) -> None:
+        if lengths is not None:
+            decoding = decoding.without("num_lengths")  # each sentence has the one that is given
+        decoding = self.resolved(decoding)
+        check_n_best(decoding.n_best, decoding, self.writer(decoding).most_hypotheses)
 
     @checks.arguments
     def score(
@@ -283,9 +291,8 @@ class Translator:
         sources, targets = _paired(sources, targets)
         read = [each.text for each in self.loaded.read(sources)]
         source_tokens, _ = self.loaded.source_tokens(read, truncate)
-        target_tokens, _ = self.loaded.tokens([composed(each) for each in targets], truncate, "target")
-        loaded = self.loaded.side("causal")
-        return CausalPipeline(loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
+        target_tokens, _ = self.loaded.target_tokens([composed(each) for each in targets], truncate)
+        return score_pairs(self.loaded.side("causal"), source_tokens, target_tokens, batch_size)
 
     @checks.arguments
     def predict_lengths(
@@ -298,7 +305,12 @@ class Translator:
         """
         read = [each.text for each in self.loaded.read(checks.strings("texts", texts))]
         tokens, _ = self.loaded.source_tokens(read, truncate=True)
-        return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
+        results: list[list[int]] = [[] for _ in tokens]
+        for some in sorted_batches(range(len(tokens)), batch_size, lambda i: len(tokens[i])):
+            encoded = self.loaded.encode([tokens[i] for i in some], batch_size).encoded
+            for i, length_K in zip(some, on_host(top_lengths(encoded.length, k)).tolist(), strict=False):
+                results[i] = length_K
+        return results
 
     @checks.arguments
     def save(self, folder: checks.Path, *, dtype: Literal["float32", "bfloat16"] = "float32") -> None:
@@ -315,42 +327,18 @@ class Translator:
         save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
 
     @checks.arguments
-    def refines(self, decoding: Decoding) -> bool:
-        """True if the model refines drafts with these options; False if it writes from left to right."""
-        return mode_of(decoding, self.card.config) == "refine"
-
-    @checks.arguments
     def resolved(self, decoding: Decoding) -> Decoding:
-        """The options with this model's own mode, strategy and canvas for None; refuses options that do not fit."""
-        if decoding.shortlist is not None:
-            decoding.shortlist.check(self.tokenizer)
-        decoding = resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
-        if isinstance(decoding.rerank, str) and decoding.rerank not in RULES:
-            rule = rescorer(decoding.rerank, decoding.length_normalization)
+        """The options with this model's own mode, strategy and canvas for None; loads a model that `rerank` names.
+
+        Raises:
+          PadirError: options do not fit the model.
+        """
+        decoding = super().resolved(decoding)
+        ranker = decoding.ranker
+        if isinstance(ranker, Rescore) and ranker.score_fn is None:
+            rule = rescorer(ranker.name, ranker.length_normalization)
             decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
         return decoding
-
-    @property
-    def refining(self) -> Decoding:
-        """The model's own options, in a dual model those of the mode "refine"."""
-        return self.decoding.changed(mode="refine") if self.card.config.dual else self.decoding
-
-    def side(self, decoding: Decoding) -> LoadedModel:
-        """The model that decodes with these options: the side for their mode, in their precision."""
-        return self.loaded.side(mode_of(decoding, self.card.config), decoding.precision)
-
-    def pipeline(self, decoding: Decoding, *, trace: bool = False) -> Pipeline:
-        """Makes the stages of decoding for the given options; `trace` keeps every step of the drafts."""
-        check_process()
-        decoding = self.resolved(decoding)
-        loaded = self.side(decoding)
-        if decoding.mode == "refine":
-            return RefiningPipeline(loaded, decoding, trace)
-        if trace:
-            what = "writing from left to right has no steps to show, because every token is written once"
-            remedy = "choose the mode refine" if self.card.config.dual else "take a model that refines drafts"
-            raise PadirError(what, remedy=remedy)
-        return CausalPipeline(loaded, decoding)
 
 
 def _paired(sources: checks.Texts, targets: checks.Texts) -> tuple[list[str], list[str]]:
@@ -378,21 +366,18 @@ def rescorer(model: str, length_normalization: float = 1.0) -> Rescore:
     return Rescore(score_fn, length_normalization, model, translator.card.target_language)
 
 
-class SharedTranslator(Translator):
+def shared(translator: Translator) -> Translator:
     """A translator that shares out the batches of every call of `translate` to all processes.
 
     It is made of a translator on devices of this process. All processes must make the same calls, and each gets all
     translations. They equal the translations of a single process. `translate` raises a PadirError if another process
     failed. It calls `progress` when all processes have finished their batches.
     """
-
-    def __init__(self, translator: Translator):
-        super().__init__(translator.params, translator.card, translator.tokenizer)
-        self.decoding, self.loaded, self._map = translator.decoding, translator.loaded, _shared_out
+    return translator.with_writer(make_writer, _shared_out)
 
 
 def _shared_out(
-    run: Callable[[SourceBatch], list[Translation]], batches: Sequence[SourceBatch]
+    run: Callable[[Sequence[SourceSentence]], list[Translation]], batches: Sequence[Sequence[SourceSentence]]
 ) -> list[list[Translation]]:
     every = shared_out(batches, lambda batch: [dataclasses.asdict(each) for each in run(batch)])
     return [[Translation.of_json(row) for row in rows] for rows in every]

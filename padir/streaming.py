@@ -8,22 +8,20 @@ seldom intended. Memory holds only a chunk of the input at a time.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 from padir.decoding.options import Decoding
-from padir.decoding.translation import Translation, one_line
-from padir.decoding.translator import Translator
+from padir.decoding.paragraphs import TranslatedLine, join_sentences
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 from padir.text.sentences import Paragraph
+from padir.translator import CHUNK_BATCHES, Translator
 
-_CHUNK_BATCHES = 16  # maximum number of batches in a chunk of lines; sorting several by length saves padding
 _CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
 LONGEST_LINE = 1 << 20  # maximum length of a line in bytes; models read at most the first few thousand bytes
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
@@ -48,14 +46,6 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
         if odd := _ODD.search(line):
             warn(f"{where} {number} holds {odd[0]!r}: it is taken as ordinary text")
         yield line
-
-
-class TranslatedLine(NamedTuple):
-    """A line and its translation, and each sentence and its translation; an unsplit line is its only sentence."""
-
-    source: str
-    translation: Translation
-    sentences: tuple[tuple[str, Translation], ...]
 
 
 def translate_lines(
@@ -102,45 +92,12 @@ def translate_lines(
         )
 
 
-def join_sentences(
-    texts: Sequence[str], paragraphs: Sequence[Paragraph], results: Iterable[Translation], target_language: str
-) -> list[TranslatedLine]:
-    """Joins `results`, the translations of all sentences of the paragraphs, into one translation for each text."""
-    left, done = iter(results), []
-    for text, paragraph in zip(texts, paragraphs, strict=True):
-        parts = tuple((sentence, next(left)) for sentence in paragraph.sentences)
-        done.append(TranslatedLine(text, _together(paragraph, parts, target_language), parts))
-    return done
-
-
-def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:
-    """The translation of a line, joined from its sentences; the score is their mean score, weighted by length."""
-    results = [result for _, result in parts]
-
-    def joined(texts: Sequence[str]) -> str:
-        return "\n".join(map(one_line, paragraph.joined(texts, target_language).split("\n")))
-
-    text = joined([result.text for result in results])
-    if len(results) == 1:
-        candidates = tuple((joined([each]), score) for each, score in results[0].candidates)
-        return dataclasses.replace(results[0], text=text, candidates=candidates)
-    length = sum(result.length for result in results)
-    return Translation(
-        text=text,
-        score=sum(result.score * result.length for result in results) / max(1, length),
-        length=length,
-        passes=sum(result.passes for result in results),
-        hypotheses=sum(result.hypotheses for result in results),
-        truncated=any(result.truncated for result in results),
-    )
-
-
 def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
     """Yields lists of lines; reads no line before its list is needed.
 
     The first list has `size` lines, so that the first translations come soon. Each further list has twice as many lines
-    as the one before it, but at most 16 * `size`. A list has fewer lines if the lines are long, or if the next line is
-    not ready.
+    as the one before it, but at most `CHUNK_BATCHES` * `size`. A list has fewer lines if the lines are long, or if the
+    next line is not ready.
     """
     chunk, characters, most = [], 0, size
     for line in source:
@@ -148,7 +105,7 @@ def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda
         characters += len(line)
         if len(chunk) == most or characters >= _CHUNK_CHARACTERS or not ready():
             yield chunk
-            chunk, characters, most = [], 0, min(2 * most, size * _CHUNK_BATCHES)
+            chunk, characters, most = [], 0, min(2 * most, size * CHUNK_BATCHES)
     if chunk:
         yield chunk
 
@@ -161,9 +118,8 @@ def translation_row(line: TranslatedLine) -> dict[str, Any]:
     if translation.alignment is not None:
         row["alignment"] = " ".join(f"{source}-{target}" for source, target in translation.alignment)
     if translation.candidates:
-        listed = zip(translation.candidates, translation.candidate_lengths, strict=True)
         row["candidates"] = [
-            {"text": text, "score": _finite(score), "length": length} for (text, score), length in listed
+            {"text": each.text, "score": _finite(each.score), "length": each.length} for each in translation.candidates
         ]
     if sentences[1:]:
         row["sentences"] = [translation_row(TranslatedLine(*pair, ())) for pair in sentences]

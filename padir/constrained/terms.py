@@ -19,11 +19,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from padir import checks
-from padir.decoding.alignment import links
 from padir.decoding.options import Decoding
+from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
@@ -128,40 +127,37 @@ def _pattern(words_of: str) -> re.Pattern[str]:
 
 
 def hold_terms(
-    translator: Any,
+    translator: SentenceTranslator,
     texts: Sequence[str],
     marked: Sequence[Marked | None],
     results: Sequence[Translation],
     decoding: Decoding,
     terms: Sequence[Terms],
     *,
-    truncate: bool,
-    trace: bool,
+    trace: bool = False,
 ) -> list[Translation]:
     """The translations with all terms of their sources.
 
     Args:
-      translator: a `Translator`, which translates again.
       marked: the spans of the texts that stay, None for a text without any.
-      results: its translations without terms.
-      decoding: its options.
-      truncate, trace: as in `Translator.translate`.
+      results: the translations of the texts without terms.
+      decoding: the options that made these translations.
+      trace: keep every step of translations that are made again.
     """
     made, around, config = [*results], {}, translator.card.config
     sources = zip(texts, marked, made, strict=True)
     texts = [_read(translator, text, own) if result.truncated else text for text, own, result in sources]
     edits = _edits(translator, texts, made, decoding, terms)
-    if translator.refines(decoding) and config.geometry.sized_by_target:
+    if translator.refines(decoding) and config.geometry.is_sentence:
         around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
-        around = {i: own for i, own in around.items() if own.least <= config.max_length}
+        around = {i: own for i, own in around.items() if own.spelt and own.least <= config.max_length}
     if around:
         # One candidate is enough, because the length is known. The terms may be outside a shortlist.
         single = decoding.without(
             "num_lengths", "length_window", "prefix_beam", "num_drafts", "rerank", "length_normalization", "shortlist"
         )
-        again = translator.translate(
-            [texts[i] for i in around], single, template=[*around.values()], truncate=truncate, trace=trace
-        )
+        request = Request(templates=[*around.values()], truncate=True, trace=trace)
+        again = translator.translate_sentences([texts[i] for i in around], single, request)
         for i, result in zip(around, again, strict=True):
             passes = made[i].passes + result.passes
             made[i] = dataclasses.replace(result, passes=passes, truncated=made[i].truncated)
@@ -171,15 +167,15 @@ def hold_terms(
     return made
 
 
-def _read(translator: Any, text: str, marked: Marked | None) -> str:
+def _read(translator: SentenceTranslator, text: str, marked: Marked | None) -> str:
     """The beginning of a text that was cut, as far as the model read it."""
-    (tokens,), _ = translator.loaded.tokens([marked.text if marked else text], truncate=True, name="text")
-    read = translator.tokenizer.decode(tokens[:-1])
+    (tokens,), _ = translator.loaded.source_tokens([marked.text if marked else text], truncate=True)
+    read = translator.tokenizer.decode(tokens)
     return edited(read, [edit for edit in marked.edits if edit.end <= len(read)]) if marked else read
 
 
 def _edits(
-    translator: Any,
+    translator: SentenceTranslator,
     texts: Sequence[str],
     results: Sequence[Translation],
     decoding: Decoding,
@@ -194,7 +190,7 @@ def _edits(
     compared = {i: _compared(terms[i], bare(text), bare(results[i].text)) for i, text in enumerate(texts)}
     compared = {i: each for i, each in compared.items() if each[0]}
     pairs = [(texts[i], results[i].text) for i in compared]
-    linked = links(translator.loaded, pairs, decoding.batch_size)
+    linked = translator.links(pairs, decoding.batch_size)
     edits = {}
     for (i, (absent, present)), pair, numbers in zip(compared.items(), pairs, linked, strict=True):
         kept = [span[:2] for span in find(pair[1], kinds)]
@@ -203,7 +199,7 @@ def _edits(
     return edits
 
 
-def _around(translator: Any, text: str, edits: Sequence[Edit]) -> Template:
+def _around(translator: SentenceTranslator, text: str, edits: Sequence[Edit]) -> Template:
     """A template of the terms, with gaps of the lengths that the text has."""
     encode = translator.tokenizer.encode
     parts: list[tuple[int, ...] | int] = []

@@ -1,9 +1,8 @@
 """Rules that choose one of a sentence's hypotheses, one frozen dataclass each; the first of equal scores wins.
 
-Decoding writes several hypotheses, of several lengths or from several drafts. `OwnScore` uses the probabilities of the
-model that wrote them. `CausalScore` uses the autoregressive side of the same dual model, `Rescore` another
-autoregressive model; both read a finished sentence in one teacher-forced pass. `MinimumBayesRisk` prefers the
-hypothesis that the others agree with.
+Without a rule, the scores of the writer decide. `CausalScore` uses the autoregressive side of the same dual model,
+`Rescore` another autoregressive model; both read a finished sentence in one teacher-forced pass. `MinimumBayesRisk`
+prefers the hypothesis that the others agree with.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from padir import checks
+from padir.decoding.hypothesis import Hypothesis
 from padir.errors import PadirError, nearest
 from padir.pretrained import PRETRAINED, model_folder
 from padir.text.languages import lacks_spaces
@@ -24,61 +24,23 @@ ScoreFn = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[float, int]]]
 """Function from (sources, targets) to each target's (log-probability, number of tokens that are summed)."""
 
 
-class Hypothesis(NamedTuple):
-    """One finished draft of a sentence.
-
-    Attributes:
-      text: the hypothesis as text; "" for a rule that reads no text.
-      log_prob, tokens: sum of the tokens' log-probabilities, each from the step that wrote the token last, and number
-        of tokens. EOS does not count, because the length determines its position.
-      again: log-probability and number of tokens by the model that reads the finished draft again (`CausalScore`);
-        None if it does not.
-    """
-
-    text: str
-    log_prob: float
-    tokens: int
-    again: tuple[float, int] | None = None
-
-
 @runtime_checkable
-class Rerank(Protocol):
+class Ranker(Protocol):
     """Protocol of rules: a frozen dataclass that scores the hypotheses of every sentence of a batch; higher is better.
 
-    `reads_text` is True if the rule needs the hypotheses' texts; other rules get empty texts.
+    It is called only for sentences with several hypotheses. `needs` names the fields of `Hypothesis` that it reads
+    beside those that writers fill in: "text", "causal".
     """
 
     @property
-    def reads_text(self) -> bool: ...
+    def needs(self) -> frozenset[str]: ...
 
     def __call__(
         self, sources: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]], *, target_language: str
     ) -> list[list[float]]: ...
 
 
-@checks.settings
-class OwnScore:
-    """Score log-probability of the tokens / tokens ** length_normalization.
-
-    An exponent of 1 gives the mean per token, 0 the sum. A smaller exponent favours shorter hypotheses.
-
-    Attributes:
-      length_normalization: exponent of the number of tokens.
-    """
-
-    length_normalization: checks.NotNegative = 1.0
-    reads_text = False
-
-    def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        return [[self.of(each.log_prob, each.tokens) for each in row] for row in hypotheses]
-
-    def of(self, log_prob: Any, tokens: Any) -> Any:
-        """Computes the score from the numbers of one hypothesis, or from arrays of numbers.
-
-        >>> OwnScore(length_normalization=0.0).of(-3.0, 6)
-        -3.0
-        """
-        return _normalised(log_prob, tokens, self.length_normalization)
+NEEDS = frozenset({"text", "causal"})
 
 
 @checks.settings
@@ -93,14 +55,15 @@ class CausalScore:
     """
 
     length_normalization: checks.NotNegative = 1.0
-    reads_text = False
+    needs = frozenset({"causal"})
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        return [[self.of(*(each.again or (each.log_prob, 1))) for each in row] for row in hypotheses]
+        return [[self._of(each) for each in row] for row in hypotheses]
 
-    def of(self, log_prob: Any, tokens: Any) -> Any:
-        """Computes the score from the numbers of `Hypothesis.again`, or from arrays of them."""
-        return _normalised(log_prob, tokens, self.length_normalization)
+    def _of(self, hypothesis: Hypothesis) -> float:
+        assert hypothesis.causal is not None
+        log_prob, tokens = hypothesis.causal
+        return length_normalised(log_prob, tokens, self.length_normalization)
 
 
 @checks.settings
@@ -108,7 +71,7 @@ class Rescore:
     """Score by another model: log-probability / tokens ** length_normalization, or noisy parallel decoding (Gu et al.,
     2018).
 
-    `padir.decoding.translator.rescorer` makes this rule from an autoregressive model's directory. Texts in another
+    `padir.translator.rescorer` makes this rule from an autoregressive model's directory. Texts in another
     language than `target_language` ("" for any) are refused.
 
     Attributes:
@@ -122,7 +85,7 @@ class Rescore:
     length_normalization: checks.NotNegative = 1.0
     name: str = ""
     target_language: str = ""
-    reads_text = True
+    needs = frozenset({"text"})
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         if self.target_language not in ("", target_language):
@@ -134,7 +97,7 @@ class Rescore:
         scored = iter(self.score_fn(repeated, texts))
         return [
             [
-                _normalised(log_prob, tokens, self.length_normalization)
+                length_normalised(log_prob, tokens, self.length_normalization)
                 for _, (log_prob, tokens) in zip(row, scored, strict=False)
             ]
             for row in hypotheses
@@ -153,7 +116,7 @@ class MinimumBayesRisk:
     """
 
     utility: Annotated[str, partial(checks.one_of, ("chrf", "bleu"))] = "chrf"
-    reads_text = True
+    needs = frozenset({"text"})
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         from padir.metrics.scores import sentence_metric  # needs SacreBLEU, which takes long to import
@@ -170,22 +133,27 @@ class MinimumBayesRisk:
         return results
 
 
-def _normalised(log_prob: Any, tokens: Any, length_normalization: float) -> Any:
-    return log_prob / (tokens + (tokens == 0)) ** length_normalization  # works for numbers and arrays, unlike `max`
+def length_normalised(log_prob: Any, tokens: Any, length_normalization: float) -> Any:
+    """The score log_prob / tokens ** length_normalization, of numbers or of arrays; no token counts as one.
+
+    >>> length_normalised(-3.0, 6, 0.0)
+    -3.0
+    """
+    return log_prob / (tokens + (tokens == 0)) ** length_normalization
 
 
 RULES = ("own", "causal", "mbr", "mbr_bleu")
 """Names of the rules that need no other model."""
 
 
-def rule_of(name: str, length_normalization: float = 1.0) -> Rerank:
-    """Makes a rule of `RULES`, or one that rescores with a model, which `Translator.resolved` loads.
+def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
+    """Makes a rule of `RULES`, None for "own", or one that rescores with a model, which `Translator.resolved` loads.
 
-    >>> rule_of("own", length_normalization=0.5)
-    OwnScore(length_normalization=0.5)
+    >>> ranker_of("causal", length_normalization=0.5)
+    CausalScore(length_normalization=0.5)
     """
     if name == "own":
-        return OwnScore(length_normalization)
+        return None
     if name == "causal":
         return CausalScore(length_normalization)
     if name in RULES:

@@ -1,0 +1,56 @@
+"""Candidates: the drafts that refining tries for a sentence, by length in tokens and number of the draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from padir.decoding.templates import Template
+
+SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS
+
+
+class Candidate(NamedTuple):
+    """A draft that decoding tries for a sentence: its length in tokens (EOS included) and the number of its draw.
+
+    `fixed` has the ids that a template holds, 0 for none.
+    """
+
+    length: int
+    draw: int
+    fixed: Sequence[int] = ()
+
+
+def candidates(
+    lengths: Sequence[int], num_drafts: int, max_length: int, template: Template | None = None
+) -> list[Candidate]:
+    """The drafts that decoding tries for one sentence, most likely length first, without duplicates.
+
+    Each way to share out the open positions of a template among its gaps is a candidate.
+
+    >>> [each.length for each in candidates([5, 1, 2], num_drafts=1, max_length=4)]
+    [4, 2]
+    """
+    if template is not None:
+        lengths = [template.length(length) for length in lengths]
+    tried = dict.fromkeys(min(max(SHORTEST, length), max_length) for length in lengths)
+    found = [Candidate(length, draw) for length in tried for draw in range(num_drafts)]
+    if template is None:
+        return found
+    return [each._replace(fixed=row) for each in found for row in template.rows(each.length)]
+
+
+def candidate_rows(
+    length_BK: Int[Array, "B K"], num_drafts: int, max_length: int
+) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
+    """Lengths and draft numbers of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
+
+    >>> candidate_rows(jnp.array([[5, 1]]), num_drafts=2, max_length=4)[0].tolist()
+    [[4, 4, 2, 2]]
+    """
+    length_BN = jnp.repeat(jnp.clip(length_BK, SHORTEST, max_length), num_drafts, axis=1)
+    draw_N = jnp.tile(jnp.arange(num_drafts), length_BK.shape[1])
+    return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)

@@ -1,0 +1,208 @@
+"""The fit of decoding options to a model: its card's options, its modes, and refusals of what it cannot do."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from padir.decoding.options import Decoding, unknown
+from padir.decoding.ranker import NEEDS, RULES
+from padir.decoding.templates import Template
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.directory import ModelCard
+from padir.options import MODES, OPTIONS, Mode, foreign
+from padir.pretrained import PRETRAINED
+from padir.readout import Readout
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.strategies import check_strategy
+from padir.text.spans import KINDS
+
+_log = logging.getLogger("padir")
+
+
+def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
+    """The options of a call: `decoding`, or the model's `own`, with changes by name.
+
+    Raises:
+      PadirError: the changes belong to different modes, or to a mode that the model does not have.
+    """
+    made = (decoding or own).changed(**changes)
+    if changes.get("mode") is None and made.mode not in (None, *modes_of(config)):
+        (only,) = modes_of(config)
+        for name in foreign(only):
+            if changes.get(name) is not None:
+                raise foreign_option(name, only, config)
+    mode_of(made, config)
+    return made
+
+
+def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
+    """The options; if they leave the mode open, a dual model writes from left to right."""
+    return decoding.changed(mode="causal") if decoding.mode is None and config.dual else decoding
+
+
+def check_n_best(n_best: int, decoding: Decoding, most: int | None = None) -> None:
+    """Raises a PadirError if more hypotheses are to be listed than a sentence has, by default with these options."""
+    own = decoding.num_hypotheses
+    most = own if most is None else most
+    if n_best > most:
+        expected = f"at most {most}, the number of hypotheses of a sentence"
+        searched = "num_drafts" if decoding.temperature else "beam"
+        several = searched if decoding.mode == "causal" else "num_lengths, prefix_beam or num_drafts"
+        raise PadirError("n_best", expected, n_best, f"raise {several}" if most == own else "ask for fewer")
+
+
+def of_card(options: Mapping[str, Any]) -> Decoding:
+    """The options that a model's card holds: of both modes, each of which reads its own.
+
+    Raises:
+      PadirError: an option has a wrong value, or each translation sets it, as it does the mode.
+    """
+    if others := options.keys() - OPTIONS.keys():
+        raise unknown(min(others))
+    for name in ("mode", "batch_size", "seed"):
+        if name in options:
+            what = f"a card cannot set {name}, which each translation sets"
+            raise PadirError(what, got=options[name], remedy=f"remove {name}")
+    return dataclasses.replace(Decoding(), **options)
+
+
+def of_config(config: ModelConfig) -> dict[str, Any]:
+    """The options that a model's configuration decides if its card does not."""
+    return {"num_lengths": config.length_unit}
+
+
+def default_decoding(card: ModelCard) -> Decoding:
+    """A model's own options: the ones of its card, else the ones of its configuration (`of_config`)."""
+    own = of_config(card.config) | card.decoding
+    try:
+        for name, known in {"rerank": (*RULES, *PRETRAINED), "shortlist": ()}.items():  # strangers write cards
+            if own.get(name) not in (None, *known):
+                raise PadirError(f"a card cannot name a file or another model as {name}")
+        decoding = of_card(own)
+        if {*decoding.placeholders} - {*KINDS}:
+            raise PadirError("a card cannot set patterns of placeholders")
+        decoding.check_work(64, 4_096)
+        return decoding
+    except (PadirError, TypeError) as error:
+        what = f"the model's card has wrong decoding options ({error})"
+        raise PadirError(what, remedy="correct model.json") from None
+
+
+def modes_of(config: ModelConfig) -> tuple[Mode, ...]:
+    """The modes that a model has; the first one is its own."""
+    return MODES if config.dual else ("causal",) if config.causal else ("refine",)
+
+
+def mode_of(decoding: Decoding, config: ModelConfig) -> Mode:
+    """The mode in which a model writes: if none is named, the model's own."""
+    mode = decoding.mode or modes_of(config)[0]
+    if mode not in modes_of(config):
+        what = f"the mode {mode!r} needs a dual model, and this one always "
+        what += "writes from left to right" if config.causal else "refines drafts"
+        raise PadirError(what, remedy="leave the mode out, or train a model with ModelConfig.dual = True")
+    return mode
+
+
+def resolve(
+    decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
+) -> Decoding:
+    """Fills in the mode, and the model's own strategy and canvas, and forgets what the mode does not read.
+
+    Raises:
+      PadirError: options do not fit the model.
+    """
+    mode = mode_of(decoding, config)
+    decoding = dataclasses.replace(decoding.without(*foreign(mode)), mode=mode)
+    _check_ranker(decoding, config)
+    if mode != "refine":
+        if decoding.rerank == "causal":
+            decoding = decoding.without("rerank")  # a search has the scores of the causal side
+        if decoding.num_drafts > 1 and not decoding.temperature:
+            raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
+        return decoding
+    assert corruption is not None and strategy is not None
+    decoding = decoding.filled(corruption, strategy)
+    canvas, strategy = decoding.canvas, decoding.strategy
+    assert canvas is not None and strategy is not None
+    for name, most in config.reading.limits.items():
+        value = getattr(decoding, name)
+        if value is not None and value > most:
+            expected = "False" if most is False else f"at most {most}"
+            hypotheses = name in ("num_lengths", "prefix_beam")
+            remedy = f"set {config.reading.several} for several hypotheses" if hypotheses else "leave it out"
+            raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
+    if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
+        remedy = "leave one of them out: the sentences are read out of one canvas"
+        raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
+    decoding = without_choice(decoding, config.reading)
+    check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
+    if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
+        decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
+    if decoding.num_drafts > 1 and canvas.deterministic:
+        remedy = "try more lengths, because all drafts would be equal"
+        raise PadirError("num_drafts", "1 for a canvas without randomness", decoding.num_drafts, remedy)
+    return decoding
+
+
+def without_choice(decoding: Decoding, readout: Readout) -> Decoding:
+    """Unsets the options that the strategy would decide, where the readout leaves no choice."""
+    off = [name for name, most in readout.limits.items() if most is False and getattr(decoding, name) is None]
+    return dataclasses.replace(decoding, **dict.fromkeys(off, False))
+
+
+def foreign_option(name: str, mode: str, config: ModelConfig) -> PadirError:
+    """The error for an option that does not apply to the mode in which a model writes."""
+    modes = OPTIONS[name.lstrip("-").removeprefix("Decoding.")].modes
+    remedy = f"choose the mode {' or '.join(modes)}" if config.dual else f"leave {name} out"
+    return PadirError(f"{name} applies only to the mode {' and '.join(modes)}", got=mode, remedy=remedy)
+
+
+def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
+    """Checks that the rule can choose for this model, and that it reads the numbers that are given for it."""
+    rerank = decoding.rerank
+    ranker = decoding.ranker  # raises if there is no such model
+    if ranker is not None and (unknown_needs := ranker.needs - NEEDS):
+        raise PadirError(f"{ranker}.needs", " or ".join(sorted(NEEDS)), min(unknown_needs))
+    if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
+        what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
+        raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
+    named = rerank if isinstance(rerank, str) else ""
+    reads = named not in ("", "mbr", "mbr_bleu")
+    if decoding.length_normalization != OPTIONS["length_normalization"].default and not reads:
+        what = "length_normalization applies only to the rerank rules own, causal, a model"
+        raise PadirError(what, got=rerank, remedy="leave one of them out" if named else "set it in the rule itself")
+
+
+def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
+    """The options in a mode that can hold the templates; a message names another mode.
+
+    Raises:
+      PadirError: the model has no such mode, or the options exclude templates.
+    """
+    if decoding.shortlist is not None:
+        raise PadirError("a template needs all ids: leave the shortlist out")
+    prefixes = all(each.prefix is not None for each in templates)
+    modes: list[Mode] = ["refine"] if not config.causal and config.geometry.is_sentence else []
+    if (config.causal or config.dual) and prefixes:
+        modes.append("causal")
+    if not modes:
+        what = "a model that writes from left to right" if config.causal else f"a {config.reading.name} model"
+        remedy = "give a prefix, such as 'I went ___'" if config.causal or config.dual else "take another model"
+        raise PadirError(f"{what} cannot hold these words", remedy=remedy)
+    longest = max((each.least for each in templates), default=0)
+    if longest > config.max_length:
+        raise PadirError("template", f"at most {config.max_length} tokens, as the model takes", longest)
+    mode = mode_of(decoding, config)
+    chosen = mode if mode in modes else modes[0]
+    rule = decoding.ranker
+    if chosen == "refine" and rule is not None and any(each.parts.count(0) > 1 for each in templates):
+        # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
+        decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
+    if chosen == mode:
+        return decoding
+    _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)
+    return decoding.changed(mode=chosen)

@@ -1,0 +1,67 @@
+"""A sentence as writers read it (`SourceSentence`), and a translation that they offer for it (`Hypothesis`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from padir.decoding.templates import Template
+from padir.errors import PadirError
+
+
+class SourceSentence(NamedTuple):
+    """A sentence as a writer reads it.
+
+    Attributes:
+      text: the sentence in the form that the model was trained with.
+      tokens: the encoder's input (`LoadedModel.source_tokens`).
+      target_length: number of target tokens, EOS included, or from left to right their limit; None to predict it.
+      template: fixed tokens and gaps of the translation; None leaves every token open.
+    """
+
+    text: str
+    tokens: list[int]
+    target_length: int | None = None
+    template: Template | None = None
+
+
+class Hypothesis(NamedTuple):
+    """A translation that a writer offers for one sentence.
+
+    Attributes:
+      tokens: target ids without EOS, after repeated ones were dropped.
+      score: the writer's own score; higher is better.
+      log_prob: sum of the log-probabilities of the tokens that count.
+      counted: number of these tokens. A writer whose length decides where EOS stands does not count EOS.
+      passes: decoder passes that the hypothesis took.
+      oscillated: True if the strategy ended it because it oscillated between two canvases.
+      whole: target ids before repeated ones were dropped; None if none are dropped.
+      trace: ids and log-probabilities of the draft and of every step, each [T, L], NaN where nothing is written yet;
+        None without a trace.
+      text: the clean text; "" until a rule needs it.
+      causal: log-probability and number of tokens, EOS included, by the model's own causal side; None until a rule
+        needs it.
+    """
+
+    tokens: list[int]
+    score: float
+    log_prob: float
+    counted: int
+    passes: int
+    oscillated: bool = False
+    whole: list[int] | None = None
+    trace: tuple[Int[np.ndarray, "T L"], Float[np.ndarray, "T L"]] | None = None
+    text: str = ""
+    causal: tuple[float, int] | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of target tokens that were written, EOS included."""
+        return 1 + len(self.tokens if self.whole is None else self.whole)
+
+
+def not_finite() -> PadirError:
+    what = "the model's logits are not finite, so that its output means nothing"
+    return PadirError(what, remedy="check its weights, or compute in float32")

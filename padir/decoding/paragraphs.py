@@ -1,0 +1,48 @@
+"""Translations of paragraphs, joined from those of their sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from padir.decoding.translation import Translation, one_line
+from padir.text.sentences import Paragraph
+
+
+class TranslatedLine(NamedTuple):
+    """A line and its translation, and each sentence and its translation; an unsplit line is its only sentence."""
+
+    source: str
+    translation: Translation
+    sentences: tuple[tuple[str, Translation], ...]
+
+
+def join_sentences(
+    texts: Sequence[str], paragraphs: Sequence[Paragraph], results: Iterable[Translation], target_language: str
+) -> list[TranslatedLine]:
+    """Joins `results`, the translations of all sentences of the paragraphs, into one translation for each text."""
+    left, done = iter(results), []
+    for text, paragraph in zip(texts, paragraphs, strict=True):
+        parts = tuple((sentence, next(left)) for sentence in paragraph.sentences)
+        done.append(TranslatedLine(text, _together(paragraph, parts, target_language), parts))
+    return done
+
+
+def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:
+    """The translation of a line, joined from its sentences; the score is their mean score, weighted by length."""
+    results = [result for _, result in parts]
+
+    def joined(texts: Sequence[str]) -> str:
+        return "\n".join(map(one_line, paragraph.joined(texts, target_language).split("\n")))
+
+    if len(results) == 1:
+        return results[0].rewritten(lambda text: joined([text]))
+    length = sum(result.length for result in results)
+    return Translation(
+        text=joined([result.text for result in results]),
+        score=sum(result.score * result.length for result in results) / max(1, length),
+        length=length,
+        passes=sum(result.passes for result in results),
+        hypotheses=sum(result.hypotheses for result in results),
+        truncated=any(result.truncated for result in results),
+    )

@@ -1,0 +1,121 @@
+"""Reading of hypotheses into translations: ranks those of each sentence and makes text of the best."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from padir.decoding.hypothesis import Hypothesis, SourceSentence
+from padir.decoding.loaded import LoadedModel
+from padir.decoding.ranker import Ranker
+from padir.decoding.scoring import read_again
+from padir.decoding.translation import StepTrace, Translation, broken, clean
+from padir.decoding.writer import Shapes, Written
+from padir.errors import PadirError
+
+
+def read(
+    loaded: LoadedModel,
+    sources: Sequence[SourceSentence],
+    written: Written,
+    ranker: Ranker | None,
+    *,
+    n_best: int,
+    batch_size: int,
+    shapes: Shapes,
+) -> list[Translation]:
+    """The best hypothesis of each sentence as text.
+
+    A hypothesis without broken characters comes before all others. Else the ranker's scores decide, or for None the
+    writer's own; of equal scores, the first wins.
+
+    Args:
+      ranker: the rule that chooses; a sentence with a single hypothesis keeps the writer's score.
+      n_best: most candidates to list.
+      batch_size, shapes: the ones that the batch was written with.
+    """
+    hypotheses = [*written.hypotheses]
+    scores = [[each.score for each in own] for own in hypotheses]
+    several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
+    if ranker is not None and several:
+        if "causal" in ranker.needs:
+            batch = written.encoded or loaded.encode([each.tokens for each in sources], batch_size, shapes.lengths)
+            hypotheses = read_again(loaded, batch, hypotheses, shapes.counts)
+        if "text" in ranker.needs:
+            for b in several:
+                hypotheses[b] = [each._replace(text=_text(loaded, each, sources[b])) for each in hypotheses[b]]
+        texts = [sources[b].text for b in several]
+        ranked = ranker(texts, [hypotheses[b] for b in several], target_language=loaded.card.target_language)
+        if list(map(len, ranked)) != [len(hypotheses[b]) for b in several] or np.isnan(np.concatenate(ranked)).any():
+            raise PadirError(f"the rule {ranker}", "a score of each hypothesis of each sentence, no NaN", ranked)
+        for b, own in zip(several, ranked, strict=True):
+            scores[b] = own
+    return [
+        _best(loaded, source, own, ranked, n_best=n_best, number=written.searched or len(own))
+        for source, own, ranked in zip(sources, hypotheses, scores, strict=True)
+    ]
+
+
+def _best(
+    loaded: LoadedModel,
+    source: SourceSentence,
+    hypotheses: Sequence[Hypothesis],
+    scores: Sequence[float],
+    *,
+    n_best: int,
+    number: int,
+) -> Translation:
+    """The translation of one sentence, with up to `n_best` candidates of different texts."""
+    ranked = sorted(range(len(hypotheses)), key=scores.__getitem__, reverse=True)
+
+    def translation(n: int) -> Translation:
+        return _translation(loaded, source, hypotheses[n], score=scores[n], number=number)
+
+    whole = (each for each in map(translation, ranked) if not each.broken)
+    best = next(whole, None) or translation(ranked[0])
+    if not n_best:
+        return best
+    listed = {best.text: best}
+    for each in map(translation, ranked):
+        listed.setdefault(each.text, each)
+    return dataclasses.replace(best, candidates=tuple(listed.values())[:n_best])
+
+
+def _translation(
+    loaded: LoadedModel, source: SourceSentence, hypothesis: Hypothesis, *, score: float, number: int
+) -> Translation:
+    """One of `number` hypotheses, or rows of a search, as a translation."""
+    decode = loaded.tokenizer.decode
+    text = decode(hypothesis.tokens, source.text)
+    whole_text = None
+    if hypothesis.whole is not None:
+        whole_text = clean(decode(hypothesis.whole, source.text), source.text)
+    return Translation(
+        text=clean(text, source.text),
+        score=score,
+        length=hypothesis.length,
+        passes=hypothesis.passes,
+        hypotheses=number,
+        trace=_trace(loaded, hypothesis),
+        oscillated=hypothesis.oscillated,
+        whole_text=whole_text,
+        broken=broken(text, source.text),
+        read_again=hypothesis.causal is not None,
+    )
+
+
+def _trace(loaded: LoadedModel, hypothesis: Hypothesis) -> StepTrace | None:
+    """The pieces and log-probabilities of the draft and of every step; None if the steps were not traced."""
+    if hypothesis.trace is None:
+        return None
+    pieces = loaded.tokenizer.pieces
+    return tuple(
+        (tuple(pieces[i] for i in tokens_L), tuple(None if np.isnan(score) else float(score) for score in scores_L))
+        for tokens_L, scores_L in zip(*hypothesis.trace, strict=True)
+    )
+
+
+def _text(loaded: LoadedModel, hypothesis: Hypothesis, source: SourceSentence) -> str:
+    return clean(loaded.tokenizer.decode(hypothesis.tokens, source.text), source.text)

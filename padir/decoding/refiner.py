@@ -1,0 +1,233 @@
+"""`Refiner`, the writer of models that refine drafts.
+
+1. `encode` computes the encoder's output of the sources, once for all candidates.
+2. `try_lengths` lists the candidates of each sentence, by its most likely target lengths.
+3. `refine` makes a draft of each candidate and refines all drafts in one jitted loop.
+4. `hypotheses` reads the drafts into token lists on the host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Int
+
+from padir.decoding.candidates import Candidate, candidates
+from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
+from padir.decoding.loaded import EncodedBatch, LoadedModel
+from padir.decoding.options import Decoding
+from padir.decoding.ranker import length_normalised
+from padir.decoding.refine_batch import (
+    DraftInputs,
+    Drafts,
+    RefineOptions,
+    lay_out,
+    padded_length,
+    refine_drafts,
+    rows_together,
+)
+from padir.decoding.translation import clean, without_repeats
+from padir.decoding.writer import Shapes, Written
+from padir.distributed.sharding import on_host
+from padir.errors import PadirError
+from padir.models.length import top_lengths
+from padir.models.params import in_model_dtype
+from padir.refinement.loop import steps
+from padir.text.ids import pad_rows, round_up
+
+_TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Refiner:
+    """Refines several drafts of each sentence.
+
+    Attributes:
+      decoding: options that `resolve` has filled in.
+      trace: keep every step of the drafts.
+    """
+
+    loaded: LoadedModel
+    decoding: Decoding
+    trace: bool = False
+    shapes: Shapes = Shapes()
+
+    def __post_init__(self):
+        if self.decoding.mode != "refine":
+            raise PadirError("a Refiner needs resolved options of the mode refine", got=self.decoding.mode)
+
+    @property
+    def most_hypotheses(self) -> int:
+        return self.decoding.num_hypotheses
+
+    def write(self, sources: Sequence[SourceSentence]) -> Written:
+        """Writes the hypotheses of a batch, one for each candidate."""
+        batch = self.encode(sources)
+        tried = self.try_lengths(sources, batch)
+        return Written(self.hypotheses(sources, batch, tried, self.refine(batch, tried)), batch)
+
+    def encode(self, sources: Sequence[SourceSentence]) -> EncodedBatch:
+        """Encodes a batch; its arrays may not be computed yet."""
+        return self.loaded.encode([each.tokens for each in sources], self.decoding.batch_size, self.shapes.lengths)
+
+    def try_lengths(self, sources: Sequence[SourceSentence], batch: EncodedBatch) -> list[list[Candidate]]:
+        """Lists the candidates of each sentence, for its given target length or for predicted lengths."""
+        decoding = self.decoding
+        lengths = [[each.target_length] for each in sources if each.target_length is not None]
+        if not lengths:
+            length_BK = on_host(top_lengths(batch.encoded.length, decoding.num_lengths, decoding.length_window))
+            lengths = length_BK[: len(sources)].tolist()
+        most = self.loaded.card.config.max_length
+        return [
+            candidates(own, decoding.num_drafts, most, source.template) * decoding.prefix_beam
+            for source, own in zip(sources, lengths, strict=True)
+        ]
+
+    def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
+        """Makes a draft of every candidate and refines all drafts; gives them on the host."""
+        inputs, options = self._arguments(batch, tried)
+        with self.loaded.on_devices():
+            return on_host(refine_drafts(self.loaded.model, self.loaded.converted, inputs, options))
+
+    def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> int | None:
+        """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
+        inputs, options = self._arguments(batch, tried)
+        with self.loaded.on_devices():
+            program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, options).compile()
+        return getattr(program.memory_analysis(), "temp_size_in_bytes", None)
+
+    def hypotheses(
+        self,
+        sources: Sequence[SourceSentence],
+        batch: EncodedBatch,
+        tried: Sequence[Sequence[Candidate]],
+        drafts: Drafts,
+    ) -> list[list[Hypothesis]]:
+        """Reads the drafts of each sentence's candidates; leaves out those that a canvas has no sentence for.
+
+        Raises:
+          PadirError: a log-probability is not finite.
+        """
+        most = drafts.length_R.size // batch.source_BS.shape[0]  # rows of a sentence
+        found = []
+        for b, (source, own) in enumerate(zip(sources, tried, strict=True)):
+            rows = range(b * most, b * most + len(own))
+            if self.decoding.prefix_beam > 1:
+                rows = [row for row in rows if row == rows[0] or drafts.log_prob_R[row] != -np.inf]
+            if not np.isfinite(drafts.log_prob_R[rows]).all():
+                raise not_finite()
+            repeats = self.loaded.tokenizer.copied
+            if source.template is not None:
+                repeats |= source.template.repeats
+            found.append([self._hypothesis(drafts, row, repeats) for row in rows])
+        return found
+
+    def _hypothesis(self, drafts: Drafts, row: int, repeats: frozenset[int]) -> Hypothesis:
+        """A row of the drafts; `repeats` are the ids that may stand beside themselves."""
+        log_prob = float(drafts.log_prob_R[row])
+        counted = int(drafts.editable_RL[row].sum())
+        whole = self._read(drafts.tokens_RL[row], drafts.editable_RL[row])
+        tokens = whole
+        if drops := self.decoding.drops_repeats:
+            tokens = without_repeats(whole, repeats)
+        trace = None
+        if drafts.trace_TRL is not None:
+            length = int(drafts.length_R[row])
+            tokens_TL, scores_TL = (part[: self.decoding.num_steps + 1, row, :length] for part in drafts.trace_TRL)
+            trace = tokens_TL, scores_TL
+        return Hypothesis(
+            tokens=tokens,
+            score=length_normalised(log_prob, counted, self.decoding.length_normalization),
+            log_prob=log_prob,
+            counted=counted,
+            passes=int(drafts.passes_R[row]),
+            oscillated=bool(drafts.oscillated_R[row]),
+            whole=whole if drops else None,
+            trace=trace,
+        )
+
+    def _read(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"]) -> list[int]:
+        """The target ids that the model's readout reads from a canvas."""
+        return tokens_L[
+            self.loaded.card.config.geometry.collapse_mask(tokens_L, editable_L, self.loaded.model.ids)
+        ].tolist()
+
+    def text_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
+        """The text of a canvas, without repeated tokens if the options drop them."""
+        tokenizer = self.loaded.tokenizer
+        tokens = self._read(tokens_L, editable_L)
+        if self.decoding.drops_repeats:
+            tokens = without_repeats(tokens, tokenizer.copied)
+        return clean(tokenizer.decode(tokens, source), source)
+
+    def steps(self, source: SourceSentence) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass.
+
+        The score is NaN where nothing was written.
+        """
+        if self.decoding.shortlist is not None:
+            raise PadirError("steps cannot be shown with a shortlist", remedy="leave the shortlist out")
+        loaded = self.loaded
+        batch = self.encode([source])
+        inputs, options = self._arguments(batch, [own[:1] for own in self.try_lengths([source], batch)])
+        length = int(inputs.length_BN[0, 0])
+        with loaded.on_devices():
+            params = in_model_dtype(loaded.model.config, loaded.converted)
+            begun = lay_out(loaded.model, params, jax.tree.map(jnp.asarray, inputs), options)
+            states = steps(*begun, options.strategy, num_steps=self.decoding.num_steps)
+        while True:
+            with loaded.on_devices():  # but not between two steps
+                state = next(states, None)
+            if state is None:
+                return
+            yield on_host((state.canvas.tokens_BL[0, :length], state.canvas.known_score_BL[0, :length]))
+
+    def _arguments(
+        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]
+    ) -> tuple[DraftInputs, RefineOptions]:
+        """The arguments of `refine_drafts` after the model and its parameters."""
+        decoding = self.decoding
+        loaded = self.loaded
+        assert decoding.strategy is not None and decoding.canvas is not None
+        if decoding.prefix_beam > 1:  # all candidates of a sentence are read out of one canvas
+            tried = [own[:1] for own in tried]
+        most = max(map(len, tried))
+        most = min((count for count in self.shapes.counts if count >= most), default=most)
+        # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
+        table = [[*own, *[own[0]] * (most - len(own))] for own in tried]
+        table += [table[0]] * (batch.source_BS.shape[0] - len(table))
+        length_BN = np.array([[each.length for each in own] for own in table], np.int32)
+        draw_BN = np.array([[each.draw for each in own] for own in table], np.int32)
+        longest = max(int(length_BN.max()), batch.source_BS.shape[1] if self.shapes.lengths else 0)
+        length = min(padded_length(longest, self.shapes.lengths), loaded.card.config.max_length)
+        fixed_RL = None
+        if any(each.fixed for own in tried for each in own):
+            fixed_RL = loaded.place(pad_rows([[*each.fixed] for own in table for each in own], length))
+        inputs = DraftInputs(
+            cross_kv=batch.cross_kv,
+            source_segment_BS=batch.encoded.segment_BS,
+            source_BS=loaded.place(batch.source_BS),
+            length_BN=loaded.place(length_BN),
+            draw_BN=loaded.place(draw_BN),
+            num_steps=decoding.num_steps,
+            seed=decoding.seed,
+            blank_penalty=decoding.blank_penalty,
+            fixed_RL=fixed_RL,
+            kept_v=loaded.written_ids(batch.source_BS, decoding.shortlist),
+        )
+        options = RefineOptions(
+            max_target_length=length,
+            strategy=decoding.strategy,
+            corruption=decoding.canvas,
+            # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
+            # exchange rows at every step.
+            rows_at_once=rows_together(length, loaded.platform) if loaded.mesh is None else None,
+            # The trace has room for a few more steps, so that similar numbers of steps share a program.
+            traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
+            prefix_beam=decoding.prefix_beam,
+        )
+        return inputs, options

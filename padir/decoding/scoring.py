@@ -1,0 +1,77 @@
+"""Log-probabilities of finished sentences, which a causal model reads in one teacher-forced pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from padir.decoding.autoregressive import PrefixTrees, score_targets, score_trees
+from padir.decoding.hypothesis import Hypothesis, not_finite
+from padir.decoding.loaded import EncodedBatch, LoadedModel
+from padir.decoding.programs import PROGRAMS
+from padir.decoding.refine_batch import padded_length
+from padir.decoding.translation import TargetScore
+from padir.distributed.sharding import on_host
+from padir.models.transformer import Transformer
+from padir.text.ids import EOS, sorted_batches
+
+
+def score_pairs(
+    loaded: LoadedModel, sources: Sequence[list[int]], targets: Sequence[list[int]], batch_size: int
+) -> list[TargetScore]:
+    """Log-probability of each target, a token list with EOS, given its source."""
+    results = [TargetScore(0.0, 0)] * len(sources)
+    for some in sorted_batches(range(len(sources)), batch_size, lambda i: (len(sources[i]), len(targets[i]))):
+        PROGRAMS.make_room()
+        source_BS = loaded.place(loaded.padded([sources[i] for i in some], batch_size))
+        target_BL = loaded.place(loaded.padded([targets[i] for i in some], batch_size))
+        with loaded.on_devices():
+            log_prob_BL = score_targets(loaded.model, loaded.converted, source_BS, target_BL)
+        for i, log_prob in zip(some, on_host(log_prob_BL.sum(-1)).tolist(), strict=False):
+            if np.isnan(log_prob):
+                raise not_finite()
+            results[i] = TargetScore(log_prob, len(targets[i]))
+    return results
+
+
+def read_again(
+    loaded: LoadedModel, batch: EncodedBatch, hypotheses: Sequence[Sequence[Hypothesis]], counts: Sequence[int] = ()
+) -> list[list[Hypothesis]]:
+    """The hypotheses with `Hypothesis.causal`: the model's causal side reads those of sentences with several.
+
+    One pass reads all; the encoder does not run again. `counts` are as in `Shapes`.
+    """
+    several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
+    if not several:
+        return [[*own] for own in hypotheses]
+    # Few sizes of batches, so that few programs are compiled; sentences that devices share stay where they are.
+    size = batch.source_BS.shape[0]
+    read = [*range(size)]
+    if loaded.mesh is None and (room := 1 << (len(several) - 1).bit_length()) < size:
+        read = [*several, *[several[0]] * (room - len(several))]
+    most = max(map(len, hypotheses))
+    most = min((count for count in counts if count >= most), default=most)
+    targets: list[list[list[int]]] = [[[]] * most for _ in read]
+    places = {b: read.index(b) for b in several}
+    for b, place in places.items():
+        own = [[*each.tokens, EOS] for each in hypotheses[b]]
+        targets[place] = own + [[]] * (most - len(own))
+    # Where targets fit into rows as long as those of sources, fewer programs are compiled.
+    longest = max(len(target) for own in targets for target in own)
+    width = padded_length(longest, batch.source_BS.shape[1:])
+    memory = batch.cross_kv, batch.encoded.segment_BS
+    with loaded.on_devices():
+        causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
+        if len(read) < size:
+            memory = jax.tree.map(lambda x: x[np.array(read)], memory)
+        trees = loaded.place(PrefixTrees.of(targets, width))
+        log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees, group=width))
+    found = [[*own] for own in hypotheses]
+    for b, place in places.items():
+        found[b] = [
+            each._replace(causal=(float(log_prob_BN[place, n]), len(targets[place][n])))
+            for n, each in enumerate(hypotheses[b])
+        ]
+    return found

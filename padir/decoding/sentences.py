@@ -1,0 +1,188 @@
+"""`SentenceTranslator`, which takes sentences in the form that the model reads through the steps of decoding.
+
+1. Tokenise; sort the sentences by length into batches whose shapes come from a small set.
+2. A `Writer` gives hypotheses for each batch.
+3. `padir.decoding.reading` ranks them and makes text of the best.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from padir.decoding.alignment import links
+from padir.decoding.fit import default_decoding, mode_of, resolve
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.loaded import LoadedModel
+from padir.decoding.options import Decoding
+from padir.decoding.program_cache import check_process
+from padir.decoding.programs import PROGRAMS
+from padir.decoding.reading import read
+from padir.decoding.refiner import Refiner
+from padir.decoding.searcher import Searcher
+from padir.decoding.templates import Template
+from padir.decoding.translation import EMPTY_LINE, Translation
+from padir.decoding.writer import MakeWriter, Shapes, Writer
+from padir.errors import PadirError
+from padir.models.directory import ModelCard
+from padir.text.ids import sorted_batches
+from padir.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Wishes of one call beside the options of decoding.
+
+    Attributes:
+      target_lengths: lengths of all translations in tokens, EOS included; None to predict them.
+      templates: fixed tokens and gaps of each translation; None for none.
+      n_best: maximum number of candidates that a translation lists.
+      truncate: cut sources that are too long instead of raising an error.
+      trace: keep the draft and every step of the best hypothesis.
+      progress: gets the number of sentences translated since its last call, after each batch.
+    """
+
+    target_lengths: Sequence[int] | None = None
+    templates: Sequence[Template] | None = None
+    n_best: int = 0
+    truncate: bool = False
+    trace: bool = False
+    progress: Callable[[int], None] = lambda count: None
+
+
+def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes: Shapes) -> Writer:
+    """Padir's own writer for the mode of the options.
+
+    Raises:
+      PadirError: a trace of writing from left to right.
+    """
+    if decoding.mode == "refine":
+        return Refiner(loaded, decoding, trace, shapes)
+    if trace:
+        what = "writing from left to right has no steps to show, because every token is written once"
+        raise PadirError(what, remedy="choose the mode refine, or a model that refines drafts")
+    return Searcher(loaded, decoding, shapes)
+
+
+Own = TypeVar("Own", bound="SentenceTranslator")
+
+
+class SentenceTranslator:
+    """A loaded model that translates sentences; if its parameters lie on several devices, the devices share each batch.
+
+    Attributes:
+      decoding: the model's own options.
+      shapes: shapes that batches are padded to.
+    """
+
+    def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
+        self.params = params
+        self.card = card
+        self.tokenizer = tokenizer
+        self.decoding = default_decoding(card)
+        self.loaded = LoadedModel(params, card, tokenizer)
+        self.model = self.loaded.model
+        self.shapes = Shapes()
+        self._make_writer: MakeWriter = make_writer
+        self._map: Callable[..., Iterable[list[Translation]]] = map  # over batches
+
+    def with_writer(self: Own, make: MakeWriter, at_once: Callable[..., Iterable[list[Translation]]] = map) -> Own:
+        """The same model with another engine.
+
+        Args:
+          make: makes the writer of each call.
+          at_once: maps a function over the batches of a call, such as `ThreadPoolExecutor.map`.
+        """
+        made = copy.copy(self)
+        made._make_writer = make
+        made._map = at_once
+        return made
+
+    def translate_sentences(
+        self,
+        sentences: Sequence[str],
+        decoding: Decoding,
+        request: Request = Request(),  # noqa: B008
+    ) -> list[Translation]:
+        """Translates sentences that are in the form of the model's training text (`LoadedModel.normalised`).
+
+        A sentence without a character that is no blank gets an empty translation.
+
+        Raises:
+          PadirError: a source has more tokens than the model takes, or the options do not fit the model.
+        """
+        decoding = self.resolved(decoding)
+        writer = self.writer(decoding, trace=request.trace)
+        tokens, truncated = self.loaded.source_tokens(sentences, request.truncate)
+        sources = [
+            SourceSentence(
+                text,
+                tokens[i],
+                None if request.target_lengths is None else request.target_lengths[i],
+                None if request.templates is None else request.templates[i],
+            )
+            for i, text in enumerate(sentences)
+        ]
+        results = [EMPTY_LINE] * len(sources)
+        filled = (i for i, text in enumerate(sentences) if text.strip())
+        batches = [*sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i]))]
+        run = functools.partial(self.translate_batch, writer, decoding, request.n_best)
+        made = self._map(run, [[sources[i] for i in places] for places in batches])
+        for places, translations in zip(batches, made, strict=True):
+            for i, translation in zip(places, translations, strict=True):
+                results[i] = dataclasses.replace(translation, truncated=i in truncated)
+            request.progress(len(places))
+        request.progress(len(sentences) - sum(map(len, batches)))
+        return results
+
+    def translate_batch(
+        self, writer: Writer, decoding: Decoding, n_best: int, sources: Sequence[SourceSentence]
+    ) -> list[Translation]:
+        """Translates the sentences of one batch; `decoding` are the writer's resolved options."""
+        PROGRAMS.make_room()
+        return read(
+            self.side(decoding),
+            sources,
+            writer.write(sources),
+            decoding.ranker,
+            n_best=n_best,
+            batch_size=decoding.batch_size,
+            shapes=self.shapes,
+        )
+
+    def links(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[list[int]]:
+        """Links between the units of sentence pairs (`padir.decoding.alignment.links`)."""
+        return links(self.loaded, pairs, batch_size, self.shapes.lengths)
+
+    def writer(self, decoding: Decoding, *, trace: bool = False) -> Writer:
+        """The writer for resolved options; `trace` keeps every step of the drafts (`make_writer`)."""
+        check_process()
+        return self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
+
+    def refiner(self, decoding: Decoding, *, trace: bool = False) -> Refiner:
+        """The writer for resolved options of the mode "refine".
+
+        Raises:
+          PadirError: the options are of another mode.
+        """
+        writer = self.writer(decoding, trace=trace)
+        if not isinstance(writer, Refiner):
+            raise PadirError("only a model that refines drafts has passes to look at")
+        return writer
+
+    def side(self, decoding: Decoding) -> LoadedModel:
+        """The model that decodes with these options: the side for their mode, in their precision."""
+        return self.loaded.side(mode_of(decoding, self.card.config), decoding.precision)
+
+    def refines(self, decoding: Decoding) -> bool:
+        """True if the model refines drafts with these options; False if it writes from left to right."""
+        return mode_of(decoding, self.card.config) == "refine"
+
+    def resolved(self, decoding: Decoding) -> Decoding:
+        """The options with this model's own mode, strategy and canvas for None; refuses options that do not fit."""
+        if decoding.shortlist is not None:
+            decoding.shortlist.check(self.tokenizer)
+        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)

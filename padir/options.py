@@ -1,0 +1,96 @@
+"""The table of decoding options: each has one row, from which the command line, gin, cards and exports take it.
+
+`padir.decoding.options.Decoding` has a field for each row, with its type and its description. Results of evaluation
+(`padir.evaluation.rows`) and the `limits` of a readout name those that concern them. Nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Mode: TypeAlias = Literal["refine", "causal"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
+MODES: tuple[Mode, ...] = typing.get_args(Mode)
+PRECISIONS: tuple[Precision, ...] = typing.get_args(Precision)
+_CALL = "NAME[:FIELD=VALUE,...]"
+
+
+class Option(NamedTuple):
+    """A decoding option.
+
+    Attributes:
+      kind: type of a value on the command line, where an object is text.
+      default: the value that holds if neither a card nor a call gives one.
+      help: one line for help pages.
+      modes: the modes that read it. An option that only one mode reads chooses that mode.
+      shape: a value's form in help pages; None for the option's name.
+      choices: the allowed values; () for all.
+      several: True if tables of systems take several values, each of which makes a row.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    modes: tuple[Mode, ...] = MODES
+    shape: str | None = None
+    choices: tuple[str, ...] = ()
+    several: bool = False
+
+
+_REFINE: tuple[Mode, ...] = ("refine",)
+_CAUSAL: tuple[Mode, ...] = ("causal",)
+_ROWS = (
+    Option("mode", str, None, "refine drafts | causal: left to right", choices=MODES, several=True),
+    Option("num_steps", int, 4, "maximum number of decoder passes", _REFINE, several=True),
+    Option("strategy", str, None, "refinement strategy, such as threshold:tau=0.9", _REFINE, _CALL, several=True),
+    Option("canvas", str, None, "corruption that makes drafts, such as mask", _REFINE, _CALL),
+    Option("num_lengths", int, 1, "most likely lengths to try", _REFINE, several=True),
+    Option("length_window", bool, False, "try the most likely length and its neighbours", _REFINE),
+    Option("prefix_beam", int, 1, "CTC: most likely sentences to read out of a canvas", _REFINE, several=True),
+    Option("num_drafts", int, 1, "random drafts of each length, or samples; the best is kept"),
+    Option(
+        "rerank",
+        str,
+        "own",
+        "choose among hypotheses by own | causal | mbr | mbr_bleu | an autoregressive model",
+        shape="HOW",
+        several=True,
+    ),
+    Option("length_normalization", float, 1.0, "rerank: divide the log-probability by tokens to this power", _REFINE),
+    Option("drop_repeats", bool, None, "remove tokens that equal their left neighbour", _REFINE),
+    Option("blank_penalty", float, 0.0, "lowers the blank's logit: longer translations", _REFINE, several=True),
+    Option("beam", int, 5, "rows of beam search; 1: greedy search", _CAUSAL, several=True),
+    Option("length_penalty", float, 0.6, "exponent of the beam's length penalty; 0: none", _CAUSAL),
+    Option("temperature", float, 0.0, "temperature of sampling; 0: search", _CAUSAL),
+    Option("n_best", int, 0, "number of candidates to list, best first"),
+    Option("shortlist", str, None, "file of `padir shortlist`: ids to write", shape="FILE", several=True),
+    Option("batch_size", int, 32, "sentences decoded at once"),
+    Option("seed", int, 0, "seed of random drafts, or of sampling"),
+    Option(
+        "precision",
+        str,
+        None,
+        "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)",
+        choices=PRECISIONS,
+        several=True,
+    ),
+    Option(
+        "placeholders",
+        str,
+        (),
+        "spans to keep as they are: tags | urls | numbers | a pattern; repeatable",
+        shape="KIND",
+    ),
+)
+OPTIONS = {option.name: option for option in _ROWS}
+
+
+def foreign(mode: str) -> list[str]:
+    """The options that a mode does not read.
+
+    >>> foreign("refine")
+    ['beam', 'length_penalty', 'temperature']
+    """
+    return [name for name, option in OPTIONS.items() if mode not in option.modes]

@@ -1,0 +1,107 @@
+"""The optimizer step of a configuration as one program on all devices, with the shardings of its state and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from padir.distributed.sharding import DATA, part_held, process_rows
+from padir.models.params import init_params
+from padir.models.transformer import Transformer
+from padir.text.ids import Ids
+from padir.training.batch import Batch, Sums
+from padir.training.config import TrainConfig
+from padir.training.state import TrainState, state_shardings
+from padir.training.step import make_step
+
+
+class ShardedStep:
+    """The optimizer step of a configuration, jitted for the devices of a mesh.
+
+    Attributes:
+      model: the model that is trained.
+      mesh: the mesh of the devices that share the work.
+      like: the state's shapes and dtypes.
+      shardings: the sharding of every array of the state.
+    """
+
+    def __init__(self, config: TrainConfig, ids: Ids, devices: Sequence[Any] | None = None):
+        """Makes the step; `devices` share the work (None: all devices of all processes)."""
+        self.model = Transformer(config.model, ids)
+        self.mesh = config.sharding.mesh(devices)
+        self._seed = config.seed
+        self._optimizer = config.transformation()
+        self.like = jax.eval_shape(self._state)
+        self.shardings = state_shardings(self.like, config.sharding, self.mesh, self.model)
+        self._initial = jax.jit(self._state, out_shardings=self.shardings)
+        step_fn = make_step(
+            self.model,
+            config.objective,
+            self._optimizer,
+            batching=config.batching,
+            seed=config.seed,
+            num_steps=config.num_steps,
+            not_finite=config.not_finite,
+            freeze=config.freeze,
+        )
+        self._step = jit_on_mesh(step_fn, self.mesh, self.shardings)
+
+    def _state(self, params: PyTree = None) -> TrainState:
+        params = init_params(self.model, self._seed) if params is None else params
+        return TrainState(step=jnp.int32(0), params=params, opt_state=self._optimizer.init(params))
+
+    def initial(self) -> TrainState:
+        """The state before the first step; no device ever holds more than its part of the state."""
+        return self._initial()
+
+    def initial_from(self, params: PyTree, complete: Callable[[PyTree], PyTree]) -> TrainState:
+        """The state before the first step with the parameters `complete(params)`."""
+        return jax.jit(lambda some: self._state(complete(some)), out_shardings=self.shardings)(params)
+
+    def place(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Places the rows of this process on its devices, as its part of a batch over all processes."""
+        by_row = NamedSharding(self.mesh, PartitionSpec(DATA))
+        _, num_shares = process_rows(self.mesh)
+        return {
+            name: jax.make_array_from_process_local_data(by_row, rows, (len(rows) * num_shares, *rows.shape[1:]))
+            for name, rows in arrays.items()
+        }
+
+    def __call__(self, state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Sums]:
+        """Takes a step on a batch that `place` has put on the devices; the memory of `state` is given away."""
+        with jax.set_mesh(self.mesh):
+            return self._step(state, batch)
+
+    def trace(self, state: PyTree, batch: PyTree) -> jax.stages.Traced:
+        """Traces the step for arguments like these, without lowering or compiling it."""
+        with jax.set_mesh(self.mesh):
+            return self._step.trace(state, batch)
+
+    def __str__(self) -> str:
+        data, model = self.mesh.devices.shape
+        part = part_held(self.shardings, self.like)
+        return (
+            f"{self.mesh.size} devices: the rows of a batch are split {data} ways, the work on each row {model} ways;"
+            f" a device holds {part:.1%} of the state"
+        )
+
+
+def jit_on_mesh(
+    step_fn: Callable[[TrainState, Batch], tuple[TrainState, Sums]], mesh: Mesh, shardings: TrainState
+) -> jax.stages.Wrapped:
+    """Jits a step as one program on all devices, which donates the memory of its input state."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    # The batch is passed as a dict, as `lower` would fill a Batch with objects that are no arrays.
+    def on_mesh(state: TrainState, arrays: dict[str, Any]) -> tuple[TrainState, Sums]:
+        state, sums = step_fn(state, Batch(**arrays))
+        state = jax.lax.with_sharding_constraint(state, shardings)
+        return state, jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, everywhere), sums)
+
+    return jax.jit(on_mesh, donate_argnums=0)

@@ -1,0 +1,198 @@
+"""What `Translator` refuses: the model, the call, and the words of the message, which name what is wrong."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.refusals import refuses
+from support.tiny_model import random_model_dir, random_translator
+
+from padir import Decoding, Translator
+from padir.refinement import (
+    BlockGibbs,
+    EasyFirst,
+    IndependentParallel,
+    Mask,
+    MaskRange,
+    Mixed,
+    Padir,
+    Rejecter,
+    Uniform,
+)
+from padir.text.ids import UNK
+from padir.translator import rescorer
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # types are checked without jaxtyping, as they are for a user
+TEXTS = ["eins", "zwei drei", "vier fünf"]
+LONG = "eins " * 39 + "eins"
+MODELS = {
+    "plain": {},
+    "masks": {"corruption": Mask()},
+    "oracle": {"length_head": "oracle"},
+    "causal": {"causal": True},
+    "ctc": {"readout": "ctc", "max_length": 16},
+    "ctc_dual": {"readout": "ctc", "dual": True, "max_length": 16},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tokenizer):
+    made = {name: random_translator(tokenizer, **{"max_length": 8} | sizes) for name, sizes in MODELS.items()}
+    return SimpleNamespace(**made)
+
+
+SEEN = "was trained with ... leave Decoding.canvas out"
+LENGTHS = "target_lengths ... whole, in 2 .. 8"
+STRATEGIES = "choose one of padir, mask_predict, constant"
+REFINE = "applies only to the mode refine, got 'causal'"
+OPTIONS = {
+    "plain": [
+        ({"num_steps": "4"}, "num_steps ... whole ... '4'"),
+        ({"batch_size": 2.0}, "batch_size ... whole ... 2.0"),
+        ({"length_window": "no"}, "length_window ... True or False ... 'no'"),
+        ({"seed": True}, "seed ... whole ... True"),
+        ({"drop_repeats": "no"}, "drop_repeats ... True or False or None ... 'no'"),
+        ({"num_lengths": "5"}, "num_lengths ... whole ... '5'"),
+        ({"num_stepz": 3}, "'num_stepz' ... did you mean 'num_steps'?"),
+        ({"topk": 3}, "'topk' ... here it is called 'num_lengths'"),
+        ({"strategy": "mask_predcit"}, "'mask_predcit'"),
+        ({"strategy": Padir}, "strategy ... a Strategy or a string or None"),
+        ({"mode": 3}, "mode ... refine, causal or None ... 3"),
+        ({"beam": 2}, "beam ... mode causal, got 'refine': leave beam out"),
+        ({"beam": 1}, "beam ... mode causal, got 'refine'"),
+        ({"temperature": 0.8, "num_drafts": 2}, "temperature ... mode causal, got 'refine'"),
+        ({"blank_penalty": 1.0}, "blank_penalty ... at most 0 for a plain model"),
+        ({"prefix_beam": 2}, "prefix_beam ... at most 1 for a plain model ... set num_lengths"),
+        ({"n_best": 99, "num_lengths": 3, "num_drafts": 2}, "n_best must be at most 6"),
+        ({"n_best": 7, "num_lengths": 9, "target_lengths": [3] * 3}, "n_best must be at most 1"),
+        *(({"strategy": each}, STRATEGIES) for each in (EasyFirst(), Rejecter(), BlockGibbs(), IndependentParallel())),
+        *(({"canvas": each}, SEEN) for each in (Mask(), MaskRange(), Mixed())),
+        *(({"target_lengths": each}, "target_lengths ... a list or None, got ") for each in (np.array(3), 3)),
+        ({"target_lengths": [3]}, "3 texts need 3 target_lengths, got 1"),
+        *(({"target_lengths": [3, each, 3]}, LENGTHS) for each in (2.5, [], [3], "3", True, None, 1, 9)),
+        ({"target_lengths": np.array([3.0] * 3)}, LENGTHS),
+        ({"target_lengths": np.array([[3]] * 3)}, LENGTHS),
+        ({"placeholders": ("url",)}, "'url' ... did you mean 'urls'"),
+        ({"template": "one ___", "target_lengths": [4] * 3}, "a template and target_lengths exclude"),
+        ({"template": "one ___", "placeholders": "vier"}, "spans of placeholders, got 'vier fünf': leave"),
+        ({"template": "one two"}, "template ... a gap: ___ ... 'one two'"),
+        ({"template": "___"}, "template ... fixed text"),
+        ({"template": "one __0__"}, "template ... 1 to 65,536 tokens ... '__0__'"),
+        ({"template": f"one __{'9' * 5_000}__"}, "template ... 1 to 65,536 tokens ... '__999"),
+        *(({"template": each}, "template ... a string or a list or None") for each in (5, [5, 5, 5])),
+        ({"template": "one ___ " + "two " * 40}, "template ... at most 8 tokens"),
+        ({"template": ["one ___"]}, "3 texts need 3 templates or one, got 1"),
+        ({"terms": {"Eins": "one", "eins": "two"}}, "differ by more than their case"),
+        ({"terms": {str(n): "x" for n in range(100_001)}}, "terms ... [0, 100000], got 100001"),
+        ({"terms": {"eins": ""}}, "terms ... both sides"),
+        ({"terms": {"eins": "one\ntwo"}}, "terms ... one line"),
+        ({"terms": {"eins": "one"}, "n_best": 2, "num_lengths": 2}, "n_best ... without the terms"),
+        ({"terms": {"eins": "one"}, "target_lengths": [3] * 3}, "terms and target_lengths exclude"),
+        ({"terms": [{"eins": "one"}]}, "3 texts need 3 mappings of terms or one, got 1"),
+        ({"terms": {"eins": "one"}, "template": "one ___"}, "a template and terms exclude"),
+    ],
+    "masks": [
+        ({"canvas": MaskRange()}, "or train with that noise"),
+        ({"num_drafts": 2}, "num_drafts ... 1 for a canvas without randomness, got 2"),
+    ],
+    "oracle": [({}, "'oracle': give the target lengths")],
+    "causal": [
+        ({"num_steps": 2}, f"num_steps {REFINE}: leave num_steps out"),
+        ({"strategy": Padir()}, f"strategy {REFINE}"),
+        ({"canvas": Mask()}, f"canvas {REFINE}"),
+        ({"num_lengths": 2}, f"num_lengths {REFINE}"),
+        ({"drop_repeats": True}, f"drop_repeats {REFINE}"),
+        ({"num_drafts": 2}, "num_drafts ... 1 without a temperature"),
+        ({"target_lengths": [3] * 3}, "ends itself"),
+        ({"trace": True}, "no steps to show"),
+        ({"template": "one ___ two"}, "cannot hold these words: give a prefix"),
+    ],
+    "ctc": [
+        ({"length_window": True}, "length_window ... False for a CTC model"),
+        ({"prefix_beam": 65}, "prefix_beam ... at most 64 for a CTC model, got 65"),
+        ({"num_lengths": 2}, "num_lengths ... at most 1 for a CTC model, got 2: set prefix_beam"),
+        ({"prefix_beam": 2, "num_drafts": 2}, "prefix_beam ... 1 beside several num_drafts"),
+        ({"drop_repeats": True}, "drop_repeats ... False"),
+        ({"template": "one ___"}, "a CTC model cannot hold these words: take another model"),
+        ({"terms": {"eins": "one"}}, "a CTC model cannot align words"),
+        ({"placeholders": "tags"}, "a CTC model cannot keep words ... take a dual"),
+    ],
+    "ctc_dual": [({"template": "___ one"}, "a CTC model cannot hold these words: give a prefix")],
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"), [(model, *row) for model, rows in OPTIONS.items() for row in rows]
+)
+def test_options_that_have_no_meaning_are_refused(models, model, options, words):
+    refuses(lambda: getattr(models, model).translate(TEXTS, **options), words)
+    if "did you mean" in words or "here it is called" in words:
+        refuses(Decoding, words, **options)
+
+
+CALLS = [
+    (lambda m: m.plain.steps(["eins"]), "text must be a string, got ['eins']"),
+    (lambda m: next(m.plain.steps(" ")), "text must be a sentence, got ' '"),
+    (lambda m: next(m.plain.translate_iter("eins")), "texts ... put one string into a list"),
+    (lambda m: m.plain.score(["eins"], ["one"]), "score with an autoregressive model or a dual one"),
+    (lambda m: m.ctc.score(["eins"], ["one"]), "gives targets no probability"),
+    (lambda m: m.causal.score(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
+    (lambda m: m.causal.score(["eins", "eins"], ["one", LONG]), "target 2 has 40 tokens, the model takes 7"),
+    (lambda m: m.plain.align(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
+    (lambda m: m.plain.align([LONG], ["one"]), "text 1 has 40 tokens, the model takes 7 ... truncate=True"),
+    (lambda m: m.plain.align(["eins"], [LONG]), "target 1 has 40 tokens, the model takes 7 ... truncate=True"),
+    (lambda m: m.ctc.align(["eins"], ["one"]), "a CTC model cannot align words"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS)
+def test_calls_that_have_no_meaning_are_refused(models, call, words):
+    refuses(call, words, models)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("eins", "a list of strings, got 'eins': put one string into a list"),
+        (b"eins", "a list of strings, got b'eins'"),
+        (3, "a list of strings, got 3"),
+        (None, "a list of strings, got None"),
+        ({"eins": 1}, "a list of strings, got <class 'dict'>"),
+        ({"eins"}, "<class 'set'> ... sorted(...)"),
+        (np.array([["eins"]]), "<class 'numpy.ndarray'>"),
+        (np.array("eins"), "<class 'numpy.ndarray'>"),
+        (["eins", None], "texts[1] must be a string, got None"),
+        ([b"eins"], "texts[0] must be a string, got b'eins': decode it"),
+        *(([text], "without surrogates") for text in ("eins \udc80", "\ud800", "5 \ud83d\ude00!")),  # or no letters
+    ],
+)
+def test_texts_are_strings(models, texts, words):
+    plain = models.plain
+    calls = [plain.translate, plain.predict_lengths, lambda texts: [*plain.translate_iter(texts)]]
+    calls.append(plain.tokenizer.encode_batch if "surrogates" not in words else lambda texts: plain.align(texts, texts))
+    for call in calls:
+        refuses(call, words, texts)
+
+
+def test_characters_that_the_vocabulary_lacks_are_refused(models, monkeypatch):
+    monkeypatch.setattr(type(models.plain.tokenizer), "encode", lambda self, text: [7, UNK])  # as without byte pieces
+    refuses(models.plain.translate, "template ... vocabulary, got 'ß ___'", TEXTS, template="ß ___")
+
+
+@pytest.mark.parametrize("name", ["plain", "causal"])
+def test_weights_whose_logits_are_not_finite_are_refused(models, name):
+    made = getattr(models, name)
+    scale = made.params["decoder"]["decoder_norm"]["scale"]
+    params = {**made.params, "decoder": {**made.params["decoder"], "decoder_norm": {"scale": scale * 3e38}}}
+    refuses(lambda: Translator(params, made.card, made.tokenizer).translate(TEXTS), "logits are not finite")
+
+
+def test_folders_of_other_models_are_refused(models, tmp_path):
+    refuses(rescorer, "holds no autoregressive model", str(random_model_dir(tmp_path / "refining")))
+    models.causal.save(tmp_path / "causal")
+    for options in ({"strategy": Padir()}, {"corruption": Uniform()}):
+        refuses(Translator.load, "neither corruption nor strat", tmp_path / "causal", **options)
+    before = sorted(tmp_path.rglob("*"))
+    for wrong in (tmp_path, tmp_path / "causal" / "model.json"):
+        refuses(models.plain.save, "folder ... new or an empty", wrong)
+    assert sorted(tmp_path.rglob("*")) == before

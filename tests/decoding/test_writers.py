@@ -1,0 +1,200 @@
+"""Every writer keeps the same promises behind `Translator`: padir's own, CTranslate2, and one that a user brings."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from support.refusals import refuses
+from support.tiny_model import random_translator, same
+
+from padir import Translation, Translator
+from padir.decoding import Writer
+from padir.decoding.hypothesis import Hypothesis
+from padir.decoding.ranker import RULES, MinimumBayesRisk, Ranker, Rescore, ranker_of
+from padir.decoding.writer import Written
+from padir.interop.ctranslate2 import in_ctranslate2
+from padir.refinement import Mask, MaskPredict
+
+TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]
+ODD = ["\x00", "<extra_id_0> </s>", "\u2581", "日本語 🙂", "\u2028", "eins", "zwei"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotated:
+    """A user's writer: the tokens of the source, begun anew at each of its first tokens."""
+
+    most_hypotheses: int = 3
+
+    def write(self, sources):
+        def hypothesis(tokens, n):
+            turned = [*tokens[n:], *tokens[:n]]
+            return Hypothesis(turned, score=-n / 4, log_prob=-1.0 - n, counted=len(tokens), passes=1)
+
+        words = [source.tokens[1:-1] for source in sources]  # without [LENGTH] and EOS
+        return Written([[hypothesis(own, n) for n in range(min(3, len(own)))] for own in words])
+
+
+@dataclasses.dataclass(frozen=True)
+class Longest:
+    """A user's rule, which writes down what it was asked about."""
+
+    asked: dict[str, list[str]] = dataclasses.field(default_factory=dict, compare=False)
+    needs = frozenset({"text"})
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        self.asked.update((source, [h.text for h in row]) for source, row in zip(sources, hypotheses, strict=True))
+        return [[float(len(h.text)) for h in row] for row in hypotheses]
+
+
+class Case(NamedTuple):
+    sizes: dict[str, Any]
+    options: dict[str, Any]
+    draws: bool = False  # another seed gives another translation
+    engine: Callable[[Translator], Translator] = lambda translator: translator
+
+    def translator(self, tokenizer):
+        return self.engine(random_translator(tokenizer, **{"max_length": 7} | self.sizes))
+
+
+CAUSAL = {"causal": True}
+CTC = {"readout": "ctc", "dual": True, "max_length": 14}
+CASES = {
+    "one draft": Case({}, {"num_steps": 2}, draws=True),
+    "lengths": Case({}, {"num_lengths": 3, "num_drafts": 2, "num_steps": 2}, draws=True),
+    "masks": Case({"corruption": Mask(), "strategy": MaskPredict()}, {"num_lengths": 2}),
+    "ctc": Case(CTC, {"prefix_beam": 3, "blank_penalty": 5.0, "num_steps": 2, "mode": "refine"}, draws=True),
+    "dual": Case({"dual": True}, {"num_lengths": 3, "rerank": "causal", "mode": "refine"}, draws=True),
+    "greedy": Case(CAUSAL, {"beam": 1}),
+    "beam": Case(CAUSAL, {"beam": 3}),
+    "sampling": Case(CAUSAL, {"temperature": 0.8, "num_drafts": 2}, draws=True),
+    "ctranslate2": Case(CAUSAL, {"beam": 2}, engine=lambda translator: in_ctranslate2(translator, "float32")),
+    "a user's": Case({}, {}, engine=lambda translator: translator.with_writer(lambda *_, **__: Rotated())),
+}
+HERE = [name for name in CASES if name != "ctranslate2" or importlib.util.find_spec("ctranslate2")]
+
+
+@pytest.fixture(scope="module", params=HERE)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture(scope="module")
+def translator(case, tokenizer):
+    return case.translator(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def write(case, translator):
+    """A function that translates with the writer's options."""
+    return lambda texts, **more: translator.translate(texts, **case.options | more)
+
+
+@pytest.fixture(scope="module")
+def most(case, translator):
+    """The largest number of hypotheses of a sentence."""
+    writer = translator.writer(translator.resolved(translator.decoding.changed(**case.options)))
+    assert isinstance(writer, Writer)
+    return writer.most_hypotheses
+
+
+@pytest.fixture(scope="module")
+def plain(write):
+    """The translations of `TEXTS`, which are not all alike."""
+    made = write(TEXTS)
+    assert len({each.text for each in made}) > 2
+    return made
+
+
+def test_a_sentence_does_not_depend_on_its_batch(write, plain):
+    """Other neighbours, another place, twice, and alone: 9 sentences are a batch of 8 and one of 1."""
+    moved = write([*TEXTS[::-1], *TEXTS[:4]], batch_size=8)
+    same(moved, [*plain[::-1], *plain[:4]])
+    same(write(TEXTS[1:2]), plain[1:2])
+
+
+def test_an_empty_line_stays_empty_and_moves_no_other(write, plain):
+    made = write([*TEXTS[:2], "", " ", "\t \u3000", *TEXTS[2:]])
+    assert made[2:5] == [Translation(text="", score=0.0, length=1, passes=0, hypotheses=0)] * 3
+    same([*made[:2], *made[5:]], plain)
+    assert write([]) == []
+
+
+def test_any_text_gives_one_line(write):
+    assert not any("\n" in each.text for each in write([*ODD, *TEXTS[:4]], truncate=True, batch_size=8))
+
+
+def test_a_text_that_is_too_long_is_refused_or_cut(write):
+    long = TEXTS[1] + " neun" * 9
+    refuses(write, "text 2 has 15 tokens, the model takes 6 ... truncate=True", ["eins", long])
+    cut, whole, *_ = write([long, TEXTS[1], *TEXTS], truncate=True)  # as many rows as elsewhere
+    assert cut.truncated and not whole.truncated
+    same([dataclasses.replace(cut, truncated=False)], [whole])
+
+
+def test_another_seed_is_another_translation_of_writers_that_draw(case, write, plain):
+    again, other = write(TEXTS), write(TEXTS, seed=1)
+    assert again == plain and (other != plain) == case.draws
+
+
+def test_it_comes_back_from_disk(case, translator, plain, tmp_path):
+    translator.save(tmp_path / "model")
+    back = case.engine(Translator.load(tmp_path / "model"))
+    assert back.card == translator.card
+    assert back.translate(TEXTS, **case.options) == plain
+
+
+def test_n_best_lists_different_texts_best_first(write, plain, most):
+    """The text without broken characters stands first, as it does without a list."""
+    listed = write(TEXTS, n_best=most)
+    for one, result in zip(plain, listed, strict=True):
+        first, *others = result.candidates
+        same([dataclasses.replace(result, candidates=()), first], [one, one])
+        assert [each.score for each in others] == sorted((each.score for each in others), reverse=True)
+        assert len({each.text for each in result.candidates}) == 1 + len(others) <= most <= result.hypotheses * most
+    assert any(len(each.candidates) > 1 for each in listed) == (most > 1)
+    assert all(each.candidates == () for each in plain)
+    refuses(write, f"n_best must be at most {most}, the number of hypotheses", TEXTS, n_best=most + 1)
+
+
+def test_a_rule_chooses_among_the_hypotheses(write, plain, most, monkeypatch):
+    """A sentence with one hypothesis is not asked about, and keeps its score."""
+    monkeypatch.setattr("padir.decoding.reading.broken", lambda text, source: 0)
+    rule = Longest()
+    for text, own, result in zip(TEXTS, plain, write(TEXTS, n_best=most, rerank=rule), strict=True):
+        if text in rule.asked:
+            asked = rule.asked[text]
+            assert {each.text for each in result.candidates} == {*asked}
+            scores = [each.score for each in result.candidates]
+            assert scores == sorted({each: len(each) for each in asked}.values(), reverse=True)
+            assert result.text == max(asked, key=len)  # the first of the longest
+        else:
+            assert result.text == own.text and result.score == pytest.approx(own.score, abs=1e-4)
+    assert bool(rule.asked) == (most > 1)
+
+
+def test_spans_stand_once(write, plain):
+    made = write(["<b>eins</b> 17 zwei", "17 <b></b>", *TEXTS[:4]], placeholders=("tags", "numbers"))
+    assert all(made[0].text.count(span) == 1 for span in ("<b>", "</b>", "17"))
+    assert (made[1].text, made[1].passes) == ("17 <b></b>", 0)  # no words to translate
+    same(made[2:], plain[:4])
+
+
+@pytest.mark.parametrize("rule", [*map(ranker_of, sorted({*RULES} - {"own"})), Rescore(lambda s, t: []), Longest()])
+def test_every_rule_is_a_frozen_ranker(rule):
+    assert isinstance(rule, Ranker) and hash(rule) == hash(dataclasses.replace(rule)) and rule.needs
+    assert rule.needs <= {"text", "causal"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rule.needs = frozenset()
+
+
+@pytest.mark.parametrize("rule", ["causal", "mbr", "mbr_bleu", MinimumBayesRisk(), Longest()], ids=str)
+def test_a_rule_does_not_depend_on_the_batch_or_the_order_of_the_list(tokenizer, rule):
+    """Each sentence's choice is its own; of all rules, the candidates are those of the writer."""
+    translator, how = CASES["dual"].translator(tokenizer), {"num_lengths": 3, "mode": "refine", "n_best": 3}
+    together = translator.translate(TEXTS, rerank=rule, **how)
+    same(translator.translate(TEXTS[::-1], rerank=rule, **how)[::-1], together)
+    for own, result in zip(translator.translate(TEXTS, **how), together, strict=True):
+        assert {each.text for each in own.candidates} == {each.text for each in result.candidates}
+        assert result.score == result.candidates[0].score
