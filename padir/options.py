@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 Mode: TypeAlias = Literal["refine", "causal"]
@@ -85,6 +86,19 @@ _ROWS = (
     ),
 )
 OPTIONS = {option.name: option for option in _ROWS}
+
+
+def choosing(names: Iterable[str]) -> dict[Mode, str]:
+    """The modes that options choose, because only this mode reads them, with the first option that chooses each.
+
+    >>> choosing(["seed", "beam", "temperature"])
+    {'causal': 'beam'}
+    """
+    found: dict[Mode, str] = {}
+    for name in names:
+        if len(modes := OPTIONS[name].modes) == 1:
+            found.setdefault(modes[0], name)
+    return found
 
 
 def foreign(mode: str) -> list[str]:

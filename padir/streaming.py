@@ -16,10 +16,9 @@ from os import PathLike
 from typing import Any
 
 from padir.decoding.options import Decoding
-from padir.decoding.paragraphs import TranslatedLine, join_sentences
+from padir.decoding.paragraphs import TranslatedLine, join_sentences, split_sentences
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
-from padir.text.sentences import Paragraph
 from padir.translator import CHUNK_BATCHES, Translator
 
 _CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
@@ -71,11 +70,7 @@ def translate_lines(
     done_before = empty = first_empty = 0
     source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
-        paragraphs = [
-            Paragraph.split(line, source_language, decoding.placeholders) if split else Paragraph.whole(line)
-            for line in chunk
-        ]
-        sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+        paragraphs, sentences = split_sentences(chunk, source_language, decoding.placeholders, split=split)
         results = translator.translate(sentences, decoding, truncate=True, progress=progress, **how)
         done = join_sentences(chunk, paragraphs, results, target_language)
         for number, line in enumerate(done, done_before + 1):

@@ -28,7 +28,7 @@ from padir.decoding.alignment import align_words
 from padir.decoding.fit import asked, check_n_best, holding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding, DecodingOptions
-from padir.decoding.paragraphs import join_sentences
+from padir.decoding.paragraphs import join_sentences, split_sentences
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.ranker import Rescore
 from padir.decoding.scoring import score_pairs
@@ -50,7 +50,6 @@ from padir.storage.folders import vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.ids import sorted_batches
 from padir.text.normalise import composed
-from padir.text.sentences import Paragraph
 
 CHUNK_BATCHES = 16  # maximum number of batches of texts in memory; sorting several by length saves padding
 
@@ -164,8 +163,7 @@ class Translator(SentenceTranslator):
         if split:
             if names or align:
                 raise PadirError(f"split excludes {', '.join([*names, *['align'] * align])}", remedy="leave split out")
-            paragraphs = [Paragraph.split(text, self.card.source_language, decoding.placeholders) for text in texts]
-            sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+            paragraphs, sentences = split_sentences(texts, self.card.source_language, decoding.placeholders)
             made = self.translate(sentences, decoding, truncate=truncate, trace=trace, progress=progress)
             return [line.translation for line in join_sentences(texts, paragraphs, made, self.card.target_language)]
         read_terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
@@ -176,7 +174,8 @@ class Translator(SentenceTranslator):
         if align or terms is not None:
             self.loaded.reader("align words")
         lengths = None if target_lengths is None else self._checked_lengths(texts, [*target_lengths], decoding)
-        self._check_n_best(decoding, lengths)
+        if decoding.n_best:
+            self._check_n_best(decoding, lengths)
         request = Request(lengths, templates, decoding.n_best, truncate, trace, progress)
         read = self.loaded.normalised(texts, decoding.placeholders)
         plain = [each.text for each in read]

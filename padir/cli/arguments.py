@@ -25,7 +25,7 @@ from padir.errors import PadirError, nearest
 from padir.evaluation import TestSet
 from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
-from padir.options import OPTIONS, foreign
+from padir.options import OPTIONS, choosing, foreign
 from padir.pretrained import model_folder
 from padir.reporting.patience import told
 from padir.storage.files import is_address, parsed_json
@@ -131,11 +131,10 @@ def _bound_by_gin() -> list[str]:
 
 def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **values: Any) -> list[Decoding]:
     """Decoding options for every combination of values, for options that take several; `values` as in `decoding_of`."""
-    by_mode = {row.modes: name for name, row in OPTIONS.items() if getattr(args, name, None) is not None}
-    only = [f"--{name}" for modes, name in by_mode.items() if len(modes) == 1]
-    if len(only) > 1 and not getattr(args, "mode", None):
-        remedy = "ask for both (--mode refine causal), or leave one of them out"
-        raise PadirError(f"{' and '.join(only)} belong to different modes", remedy=remedy)
+    by_mode = choosing(name for name in OPTIONS if getattr(args, name, None) is not None)
+    if len(by_mode) > 1 and not getattr(args, "mode", None):
+        what = f"{' and '.join(f'--{name}' for name in by_mode.values())} belong to different modes"
+        raise PadirError(what, remedy="ask for both (--mode refine causal), or leave one of them out")
     several = [name for name, option in OPTIONS.items() if option.several]
     axes = [getattr(args, name, None) or [None] for name in several]
     found = []

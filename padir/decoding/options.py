@@ -18,7 +18,7 @@ from padir.decoding.ranker import Ranker, ranker_of
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
-from padir.options import MODES, OPTIONS, Mode, Precision
+from padir.options import MODES, OPTIONS, Mode, Precision, choosing
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import checked_call, parse_call, parse_strategy
@@ -256,9 +256,8 @@ def implied_mode(given: Mapping[str, Any]) -> Mode | None:
     by_mode: dict[Mode, str] = {}
     if (mode := given.get("mode")) in MODES:
         by_mode[mode] = f"mode={mode}"
-    for name, value in given.items():
-        if value is not None and len(modes := OPTIONS[name].modes) == 1:
-            by_mode.setdefault(modes[0], name)
+    for chosen, name in choosing(name for name, value in given.items() if value is not None).items():
+        by_mode.setdefault(chosen, name)
     if len(by_mode) > 1:
         belongs = ", ".join(f"{name} to {mode!r}" for mode, name in by_mode.items())
         raise PadirError(f"options of different modes exclude each other ({belongs})", remedy="leave one of them out")

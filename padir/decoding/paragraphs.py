@@ -17,6 +17,19 @@ class TranslatedLine(NamedTuple):
     sentences: tuple[tuple[str, Translation], ...]
 
 
+def split_sentences(
+    texts: Iterable[str], language: str, kinds: Sequence[str], *, split: bool = True
+) -> tuple[list[Paragraph], list[str]]:
+    """The texts as paragraphs, and all of their sentences in order.
+
+    Args:
+      kinds: kinds of spans in which no sentence ends (`Paragraph.split`).
+      split: False takes each text as one sentence.
+    """
+    paragraphs = [Paragraph.split(text, language, kinds) if split else Paragraph.whole(text) for text in texts]
+    return paragraphs, [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+
+
 def join_sentences(
     texts: Sequence[str], paragraphs: Sequence[Paragraph], results: Iterable[Translation], target_language: str
 ) -> list[TranslatedLine]:

@@ -11,7 +11,7 @@ from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.ranker import Ranker
 from padir.decoding.scoring import read_again
-from padir.decoding.translation import StepTrace, Translation, broken, clean
+from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError
 
@@ -45,7 +45,10 @@ def read(
             hypotheses = read_again(loaded, batch, hypotheses, shapes.counts)
         if "text" in ranker.needs:
             for b in several:
-                hypotheses[b] = [each._replace(text=_text(loaded, each, sources[b])) for each in hypotheses[b]]
+                source = sources[b].text
+                hypotheses[b] = [
+                    each._replace(text=text_of(loaded.tokenizer, each.tokens, source)) for each in hypotheses[b]
+                ]
         texts = [sources[b].text for b in several]
         ranked = ranker(texts, [hypotheses[b] for b in several], target_language=loaded.card.target_language)
         if list(map(len, ranked)) != [len(hypotheses[b]) for b in several] or np.isnan(np.concatenate(ranked)).any():
@@ -87,11 +90,10 @@ def _translation(
     loaded: LoadedModel, source: SourceSentence, hypothesis: Hypothesis, *, score: float, number: int
 ) -> Translation:
     """One of `number` hypotheses, or rows of a search, as a translation."""
-    decode = loaded.tokenizer.decode
-    text = decode(hypothesis.tokens, source.text)
+    text = loaded.tokenizer.decode(hypothesis.tokens, source.text)
     whole_text = None
     if hypothesis.whole is not None:
-        whole_text = clean(decode(hypothesis.whole, source.text), source.text)
+        whole_text = text_of(loaded.tokenizer, hypothesis.whole, source.text)
     return Translation(
         text=clean(text, source.text),
         score=score,
@@ -115,7 +117,3 @@ def _trace(loaded: LoadedModel, hypothesis: Hypothesis) -> StepTrace | None:
         (tuple(pieces[i] for i in tokens_L), tuple(None if np.isnan(score) else float(score) for score in scores_L))
         for tokens_L, scores_L in zip(*hypothesis.trace, strict=True)
     )
-
-
-def _text(loaded: LoadedModel, hypothesis: Hypothesis, source: SourceSentence) -> str:
-    return clean(loaded.tokenizer.decode(hypothesis.tokens, source.text), source.text)

@@ -30,7 +30,7 @@ from padir.decoding.refine_batch import (
     refine_drafts,
     rows_together,
 )
-from padir.decoding.translation import clean, without_repeats
+from padir.decoding.translation import text_of, without_repeats
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
@@ -158,11 +158,10 @@ class Refiner:
 
     def text_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
         """The text of a canvas, without repeated tokens if the options drop them."""
-        tokenizer = self.loaded.tokenizer
         tokens = self._read(tokens_L, editable_L)
         if self.decoding.drops_repeats:
-            tokens = without_repeats(tokens, tokenizer.copied)
-        return clean(tokenizer.decode(tokens, source), source)
+            tokens = without_repeats(tokens, self.loaded.tokenizer.copied)
+        return text_of(self.loaded.tokenizer, tokens, source)
 
     def steps(self, source: SourceSentence) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass.

@@ -25,7 +25,7 @@ from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.templates import Template
 from padir.decoding.translation import EMPTY_LINE, Translation
-from padir.decoding.writer import MakeWriter, Shapes, Writer
+from padir.decoding.writer import MakeWriter, Shapes, Writer, Written
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
 from padir.text.ids import sorted_batches
@@ -90,7 +90,7 @@ class SentenceTranslator:
         self._map: Callable[..., Iterable[list[Translation]]] = map  # over batches
 
     def with_writer(self: Own, make: MakeWriter, at_once: Callable[..., Iterable[list[Translation]]] = map) -> Own:
-        """The same model with another engine.
+        """Gives this translator with another engine.
 
         Args:
           make: makes the writer of each call.
@@ -143,10 +143,16 @@ class SentenceTranslator:
     ) -> list[Translation]:
         """Translates the sentences of one batch; `decoding` are the writer's resolved options."""
         PROGRAMS.make_room()
+        return self.read_batch(writer.write(sources), decoding, n_best, sources)
+
+    def read_batch(
+        self, written: Written, decoding: Decoding, n_best: int, sources: Sequence[SourceSentence]
+    ) -> list[Translation]:
+        """Ranks the hypotheses of one batch, and makes text of the best; the arguments are as in `translate_batch`."""
         return read(
             self.side(decoding),
             sources,
-            writer.write(sources),
+            written,
             decoding.ranker,
             n_best=n_best,
             batch_size=decoding.batch_size,

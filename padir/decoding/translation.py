@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Int
 from padir.reporting.trace import Step, Trace
 from padir.text.ids import EOS, PADDING, equals_left
 from padir.text.normalise import Normalised
+from padir.text.tokenizer import Tokenizer
 
 StepTrace = tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...]
 """Pieces and log-probabilities of the draft and of every step; None where nothing was written."""
@@ -142,6 +143,11 @@ def clean(text: str, source: str) -> str:
     """
     text = one_line(text.replace("\ufffd", "") if broken(text, source) else text)
     return text if "  " in source else re.sub(" {2,}", " ", text)
+
+
+def text_of(tokenizer: Tokenizer, tokens: Sequence[int], source: str) -> str:
+    """The clean text of a translation's ids."""
+    return clean(tokenizer.decode(tokens, source), source)
 
 
 def without_repeats(tokens: Sequence[int], copied: frozenset[int] = frozenset()) -> list[int]:

@@ -21,6 +21,7 @@ from padir.constrained.placeholders import marked_spans
 from padir.decoding.fit import check_n_best
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
+from padir.decoding.paragraphs import split_sentences
 from padir.decoding.refine_batch import padded_length
 from padir.decoding.translation import Translation
 from padir.decoding.writer import Shapes
@@ -211,11 +212,7 @@ class Engine:
         other_mode = None if mode == self.decoding.mode else mode
         language = self.translator.card.source_language
         limits = self.limits
-        paragraphs = [
-            Paragraph.split(text, language, placeholders) if request.split else Paragraph.whole(text)
-            for text in request.texts
-        ]
-        texts = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+        paragraphs, texts = split_sentences(request.texts, language, placeholders, split=request.split)
         if len(texts) > limits.max_sentences:
             many = f"a request has at most {limits.max_sentences} sentences, got {len(texts)}: send several requests"
             raise Refused(422, many)

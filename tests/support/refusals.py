@@ -9,12 +9,12 @@ from padir.errors import PadirError
 
 @contextlib.contextmanager
 def refused(words, error=PadirError):
-    """Expects an error whose message has all of these words, in one line."""
+    """Expects an error in the block whose message has all of these words, in any order, in one line."""
     with pytest.raises(error) as caught:
         yield
-    message = str(caught.value)
-    del caught  # see `refuses`
-    assert not [word for word in words.split() if word not in message] and "\n" not in message, message
+    message = str(_one_line(caught))
+    del caught
+    assert not [word for word in words.split() if word not in message], message
 
 
 def refuses(call, words="", *arguments, error=PadirError, **settings):
@@ -24,12 +24,21 @@ def refuses(call, words="", *arguments, error=PadirError, **settings):
     """
     with pytest.raises(error) as found:
         call(*arguments, **settings)
-    refusal = found.value.with_traceback(None)
-    del found  # a traceback that refers to itself keeps files open until garbage is looked for, in another test
+    refusal = _one_line(found)
+    del found
     message = str(refusal)
     rest = message
     for part in filter(None, words.split(" ... ")):
         _, there, rest = rest.partition(part)
         assert there == part, f"{part!r} is not in {message!r}, or not after the words before it"
-    assert "\n" not in message
     return refusal
+
+
+def _one_line(caught):
+    """The error, whose message has one line, without the traceback.
+
+    A traceback that refers to itself keeps files open until garbage is looked for, in another test.
+    """
+    error = caught.value.with_traceback(None)
+    assert "\n" not in str(error), error
+    return error

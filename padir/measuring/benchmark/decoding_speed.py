@@ -13,7 +13,6 @@ import numpy as np
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.programs import PROGRAMS
-from padir.decoding.reading import read
 from padir.decoding.refiner import Refiner
 from padir.decoding.translation import Translation
 from padir.decoding.writer import Writer, Written
@@ -83,19 +82,7 @@ class System:
         else:
             written = writer.write(sources)
             yield "encode and write", written
-        decoding = self.decoding_of(batch)
-        yield (
-            "choose and detokenise",
-            read(
-                self.translator.side(decoding),
-                sources,
-                written,
-                decoding.ranker,
-                n_best=0,
-                batch_size=decoding.batch_size,
-                shapes=self.translator.shapes,
-            ),
-        )
+        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), 0, sources)
 
     def decoding_of(self, batch: TimedBatch) -> Decoding:
         """The options for batches of this size."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from padir.decoding.autoregressive import length_limits
-from padir.decoding.reading import read
 from padir.decoding.search import Beam
 from padir.decoding.translation import Translation
 from padir.decoding.writer import Written
@@ -93,13 +92,4 @@ class Peer(System):
         results = self.searcher.write(sources, search, longest=longest, shortest=shortest, scores=False)
         yield "encode and write", results
         written = Written([[self.searcher.hypothesis(result, longest)] for result in results])
-        made = read(
-            self.translator.loaded,
-            texts,
-            written,
-            None,
-            n_best=0,
-            batch_size=len(texts),
-            shapes=self.translator.shapes,
-        )
-        yield "choose and detokenise", made
+        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), 0, texts)
