@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from padir.decoding.options import Decoding
-from padir.decoding.sentences import Request, SentenceTranslator
+from padir.decoding.sentences import Request, SentenceTranslator, make_writer
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, clean, one_line
 from padir.errors import PadirError
@@ -89,6 +89,7 @@ def _continue_lost(
     causal = translator.resolved(decoding).without("shortlist", "rerank")
     if causal.mode == "refine":
         causal = causal.without("num_drafts").changed(mode="causal")  # drafts are no samples
+    searching = translator.with_writer(make_writer)  # other engines may hold no prefix
     room = translator.card.config.max_length - 2  # a token and EOS follow
     encode = translator.tokenizer.encode
     # The end of a source that was cut has marks that no model read.
@@ -104,7 +105,7 @@ def _continue_lost(
             templates[i] = Template((tuple(encode(begun)[:room]), 0))
         templates = {i: own for i, own in templates.items() if own.spelt}
         request = Request(templates=[*templates.values()], n_best=_ALL)
-        made = translator.translate_sentences([spans[i].text for i in templates], causal, request)
+        made = searching.translate_sentences([spans[i].text for i in templates], causal, request)
         left = []
         for i, again in zip(templates, made, strict=True):
             passes = results[i].passes + again.passes
