@@ -1,10 +1,12 @@
 """Placeholders: spans of a source that stand in its translation as they are, each exactly once.
 
 1. Marks take the places of the spans (`padir.text.marks`), and the sentence is translated.
-2. The best hypothesis that has every mark is the translation; if none has, the best.
+2. The hypothesis with the fewest faults is the translation: marks that are lost, or that would stand twice.
 3. A model that writes from left to right continues a translation that lost a mark: the text up to the aligned place of
    the mark, and the mark, are its prefix.
 4. The spans go back in place of their marks. Spans that are lost all the same get their places by word alignment.
+
+Throughout, a result is the first of its candidates.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ def translate_marked(
 ) -> list[Translation]:
     """The translations of texts with their spans in place; a text of spans alone stays as it is.
 
+    Args:
+      decoding: the options of the call, for both modes: lost marks may be written in the other one.
+
     Raises:
       PadirError: a text has a template beside spans.
     """
@@ -62,12 +67,12 @@ def translate_marked(
         raise PadirError(what, got=next(iter(spans.values())).original, remedy="leave placeholders or the template out")
     read = [text if own is None else own.text for text, own in zip(texts, marked, strict=True)]
     results = translator.translate_sentences(read, decoding, dataclasses.replace(request, n_best=_ALL))
-    for i, own in spans.items():
-        if not own.text.strip() and texts[i].strip():
+    for i in [i for i, own in spans.items() if not own.text.strip()]:
+        if texts[i].strip():
             results[i] = dataclasses.replace(results[i], text=one_line(texts[i]))
-    spans = {i: own for i, own in spans.items() if own.text.strip()}
+        del spans[i]
     for i, own in spans.items():
-        results[i] = _whole(results[i], own)
+        results[i] = _led_by_best(results[i], own)
     if request.target_lengths is None and (translator.card.config.causal or translator.card.config.dual):
         _continue_lost(translator, results, spans, decoding)
     results = [dataclasses.replace(each, candidates=each.candidates[: request.n_best]) for each in results]
@@ -75,47 +80,59 @@ def translate_marked(
     return results
 
 
-def _whole(result: Translation, spans: Marked) -> Translation:
-    """The first candidate of the best kind: better without broken characters, and then better with all marks."""
-    best = min(result.candidates, key=lambda each: (each.broken > 0, spans.lost(each.text)))
-    others = [each for each in result.candidates if each is not best]
+def _led_by_best(result: Translation, spans: Marked, before: Sequence[Translation] = ()) -> Translation:
+    """A result as the first of its best candidates, with the others behind it, and then the ones of `before`.
+
+    Candidates without broken characters are better, and of these the ones with the fewest faults.
+    """
+    best = min(result.candidates, key=lambda each: (each.broken > 0, spans.faults(each.text)))
+    others = before or [each for each in result.candidates if each is not best]
     return dataclasses.replace(best, candidates=(best, *others), truncated=result.truncated)
 
 
 def _continue_lost(
     translator: SentenceTranslator, results: list[Translation], spans: Mapping[int, Marked], decoding: Decoding
 ) -> None:
-    """Writes results that lack marks again, from left to right; what has fewer faults then takes their places."""
-    causal = translator.resolved(decoding).without("shortlist", "rerank")
-    if causal.mode == "refine":
-        causal = causal.without("num_drafts").changed(mode="causal")  # drafts are no samples
+    """Writes results that lack marks again, from left to right, one mark after the other.
+
+    After each round, a result has fewer faults than before, or it is the one from before and takes part in no other.
+    Its passes are the sum of all rounds.
+    """
+    causal = decoding.without("shortlist", "rerank").changed(mode="causal")
+    if translator.refines(decoding):
+        causal = causal.without("num_drafts")  # drafts are no samples
     searching = translator.with_writer(make_writer)  # other engines may hold no prefix
-    room = translator.card.config.max_length - 2  # a token and EOS follow
-    encode = translator.tokenizer.encode
     # The end of a source that was cut has marks that no model read.
     lost = [i for i, own in spans.items() if not results[i].truncated and own.missing(results[i].text)]
     for _ in range(_MOST_FORCED):
-        if not lost:
+        prefixes = _prefixes(translator, {i: (spans[i], results[i].text) for i in lost}, decoding.batch_size)
+        if not prefixes:
             return
-        pairs = [(spans[i].text, results[i].text) for i in lost]
-        linked = translator.links(pairs, decoding.batch_size)
-        templates = {}
-        for i, numbers in zip(lost, linked, strict=True):
-            begun = spans[i].begun(results[i].text, numbers)
-            templates[i] = Template((tuple(encode(begun)[:room]), 0))
-        templates = {i: own for i, own in templates.items() if own.spelt}
-        request = Request(templates=[*templates.values()], n_best=_ALL)
-        made = searching.translate_sentences([spans[i].text for i in templates], causal, request)
-        left = []
-        for i, again in zip(templates, made, strict=True):
+        request = Request(templates=[*prefixes.values()], n_best=_ALL)
+        made = searching.translate_sentences([spans[i].text for i in prefixes], causal, request)
+        lost = []
+        for i, again in zip(prefixes, made, strict=True):
             passes = results[i].passes + again.passes
-            again = _whole(again, spans[i])
+            again = _led_by_best(again, spans[i], before=results[i].candidates)
             if spans[i].faults(again.text) < spans[i].faults(results[i].text):
-                listed = (dataclasses.replace(again, candidates=()), *results[i].candidates)
-                results[i] = dataclasses.replace(again, candidates=listed)
-                left += [i] if spans[i].missing(again.text) else []
+                results[i] = again
+                lost += [i] if spans[i].missing(again.text) else []
             results[i] = dataclasses.replace(results[i], passes=passes)
-        lost = left
+
+
+def _prefixes(
+    translator: SentenceTranslator, lost: Mapping[int, tuple[Marked, str]], batch_size: int
+) -> dict[int, Template]:
+    """The beginning of each translation up to its first missing mark, and this mark; none without a known token."""
+    room = translator.card.config.max_length - 2  # a token and EOS follow
+    linked = translator.links([(spans.text, text) for spans, text in lost.values()], batch_size)
+    found = {}
+    for (i, (spans, text)), numbers in zip(lost.items(), linked, strict=True):
+        tokens = translator.tokenizer.encode(spans.begun(text, numbers))
+        prefix = Template((tuple(tokens[:room]), 0))
+        if prefix.spelt:
+            found[i] = prefix
+    return found
 
 
 def _put_back(
@@ -123,7 +140,7 @@ def _put_back(
 ) -> None:
     """Puts the spans in place of their marks, in each text and its candidates."""
     texts = {(i, each.text) for i in spans for each in (results[i], *results[i].candidates)}
-    placed = sorted((i, text) for i, text in texts if spans[i].lost(text) or "" in spans[i].marks)
+    placed = sorted((i, text) for i, text in texts if spans[i].missing(text) or "" in spans[i].marks)
     linked = translator.links([(spans[i].text, text) for i, text in placed], batch_size)
     numbers = dict(zip(placed, linked, strict=True))
     for i, own in spans.items():

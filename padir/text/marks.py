@@ -68,13 +68,6 @@ class Marked:
         first = min(places, key=lambda place: place.begin)
         return text[: first.begin] + first.text.rstrip()
 
-    def lost(self, text: str) -> bool:
-        """True if a translation does not have every mark exactly once."""
-        for mark, own in zip(self.marks, self._occurrences(text), strict=True):
-            if mark and [text[begin:end] for begin, end in own].count(mark) != 1:
-                return True
-        return False
-
     def finished(self, text: str, links: Sequence[int] | None = None) -> str:
         """A translation with every span exactly once; further copies of a mark are left out.
 
