@@ -25,6 +25,7 @@ from padir.checks import fits
 from padir.constrained.placeholders import marked_spans, translate_marked
 from padir.constrained.terms import Terms, hold_terms, terms_of
 from padir.decoding.alignment import align_words
+from padir.decoding.bigrams import Bigrams
 from padir.decoding.fit import asked, check_n_best, holding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding, DecodingOptions
@@ -99,14 +100,16 @@ class Translator(SentenceTranslator):
             from padir.training.checkpoints import load_step  # Orbax is slow to import
 
             params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
+            bigrams = None
         else:
             params, card, tokenizer = load_model(folder, corruption=corruption, strategy=strategy)
+            bigrams = Bigrams.of_model(folder)
         devices = sorted(jax.local_devices(), key=lambda each: each.id)
         if sharding is None or (mesh := sharding.mesh(devices)).size == 1:
-            return cls(jax.device_put(params), card, tokenizer)
+            return cls(jax.device_put(params), card, tokenizer, bigrams)
         sharding.check(mesh, card.config)
         axes = param_axes(Transformer(card.config, card.ids))
-        return cls(jax.tree.map(spread, params, sharding.of_params(axes, params, mesh)), card, tokenizer)
+        return cls(jax.tree.map(spread, params, sharding.of_params(axes, params, mesh)), card, tokenizer, bigrams)
 
     @checks.arguments
     def translate(
@@ -323,7 +326,15 @@ class Translator(SentenceTranslator):
         with write_errors(place):
             if not vacant(place):
                 raise PadirError("folder", "a new or an empty folder", str(folder), "give another, or remove it")
-        save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
+        save_model(
+            place,
+            self.params,
+            self.card,
+            self.tokenizer,
+            "# Saved from memory.\n",
+            dtype=dtype,
+            add=self.loaded.add_files,
+        )
 
     @checks.arguments
     def resolved(self, decoding: Decoding) -> Decoding:

@@ -122,6 +122,7 @@ GROUPS = {
         Command(use.vocab_options, "making"),
         Command(use.prepare_options, "making"),
         Command(use.shortlist_options, "making"),
+        Command(use.bigrams_options, "making"),
     ),
     "train": (
         Command(use.train_options, "making"),

@@ -1,4 +1,4 @@
-"""`padir vocab`, `prepare`, `shortlist`, `train`, `average` and `distill`: from text to records, and to models."""
+"""Commands from text to records, and to models: vocab, prepare, shortlist, bigrams, train, average, distill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from padir.distributed.processes import agreed, from_first, is_first
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.interop.ctranslate2 import in_ctranslate2, version
-from padir.jobs import learn_shortlist
+from padir.jobs import learn_bigrams, learn_shortlist
 from padir.jobs.average import average_run
 from padir.jobs.distillation import Teacher, distill
 from padir.reporting import tables
@@ -76,6 +76,18 @@ def run_shortlist(args: argparse.Namespace) -> dict[str, Any]:
     kept = learned.describe()
     tell(f"{args.output}: {kept['candidates']} candidates of each piece, and the {kept['frequent']:,} most frequent")
     return {"file": args.output, **kept, "vocabulary": learned.vocabulary, "recall": _recall(learned, args.data)}
+
+
+def run_bigrams(args: argparse.Namespace) -> dict[str, Any]:
+    settings = chosen(args, "padir.jobs.learn_bigrams:learn")
+    learned = learn_bigrams.learn(Mixture(tuple(args.data)), **settings)
+    options = named_values(args.decoding, "--decoding")
+    with sent_folder(args.output) as output:
+        learn_bigrams.add_to_model(args.model, learned, output, options)
+    kept = learned.describe()
+    counts = f"{kept['bigrams']:,} bigrams ({kept['share']:.1%} of those in the text) and {kept['words']:,} words"
+    tell(f"{args.output}: {counts}")
+    return {"model": args.output, **kept, "vocabulary": learned.vocabulary}
 
 
 def _recall(learned: Shortlist, folders: list[str]) -> list[dict[str, Any]]:

@@ -182,6 +182,28 @@ def shortlist_options(parser: Parser) -> None:
     settings_option(parser, {"jobs.learn_shortlist:learn": learning})
 
 
+def bigrams_options(parser: Parser) -> None:
+    """Give a model a table of what follows what in its target language, for --fusion.
+
+    Bigrams of pieces and known words are counted on the training split. The output is a copy of the model with the
+    table. Prefix beam search of CTC models and greedy search then weigh it in.
+
+    padir bigrams --data data/toy --model runs/toy_ctc --output models/toy --decoding fusion=bigrams prefix_beam=8
+    """
+    about = "prepared folders that share the model's vocabulary"
+    parser.add_argument("--data", required=True, nargs="+", metavar="DIR", help=about)
+    parser.add_argument("--model", required=True, metavar="DIR", help="the model")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
+    about = "default decoding options beside the model's own, such as fusion=bigrams prefix_beam=8"
+    parser.add_argument("--decoding", nargs="+", default=[], metavar="NAME=VALUE", help=about)
+    counting = {
+        "most_bigrams": "maximum number of bigrams, the most frequent ones",
+        "most_words": "maximum number of known words, the most frequent ones",
+        "least": "smallest count of a known word",
+    }
+    settings_option(parser, {"jobs.learn_bigrams:learn": counting})
+
+
 # Options of `padir train`, each the short name of a gin binding: the binding, its owner, its type and its help.
 _TRAINING = {
     "steps": ("train.num_steps", "training.config:TrainConfig", int, "optimizer steps in all"),

@@ -33,6 +33,7 @@ class Hypothesis(NamedTuple):
     Attributes:
       tokens: target ids without EOS, after repeated ones were dropped.
       score: the writer's own score; higher is better.
+      rank: orders the hypotheses of a sentence where no rule does, highest first; None for the score.
       log_prob: sum of the log-probabilities of the tokens that count.
       counted: number of these tokens. A writer whose length decides where EOS stands does not count EOS.
       passes: decoder passes that the hypothesis took.
@@ -53,6 +54,7 @@ class Hypothesis(NamedTuple):
     oscillated: bool = False
     whole: list[int] | None = None
     trace: tuple[Int[np.ndarray, "T L"], Float[np.ndarray, "T L"]] | None = None
+    rank: float | None = None
     text: str = ""
     causal: tuple[float, int] | None = None
 

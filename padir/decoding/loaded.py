@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
+from padir.decoding.bigrams import FILE, Bigrams, BigramScore
 from padir.decoding.program_cache import check_process
 from padir.decoding.refine_batch import encode, padded
 from padir.decoding.shortlist import Shortlist
@@ -49,6 +51,18 @@ class LoadedModel:
     params: Any
     card: ModelCard
     tokenizer: Tokenizer
+    bigrams: Bigrams | None = None
+
+    @functools.cached_property
+    def table(self) -> BigramScore:
+        """The model's bigrams, on its devices."""
+        assert self.bigrams is not None
+        return jax.device_put(self.bigrams.score(self.tokenizer))
+
+    def add_files(self, folder: Path) -> None:
+        """Writes the files that a model's directory has beside the ones that every model has (`save_model`)."""
+        if self.bigrams is not None:
+            self.bigrams.save(folder / FILE)
 
     @functools.cached_property
     def model(self) -> Transformer:

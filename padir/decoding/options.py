@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
 from padir import checks
+from padir.decoding.fusion import Fusion
 from padir.decoding.ranker import Ranker, ranker_of
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     StrategyOption: TypeAlias = Strategy
     CanvasOption: TypeAlias = Corruption
     ShortlistOption: TypeAlias = Shortlist
+    FusionOption: TypeAlias = Fusion
     PlaceholdersOption: TypeAlias = tuple[str, ...]
 else:  # text is accepted, too, and replaced by what it names
     StrategyOption, CanvasOption, ShortlistOption = Strategy | str, Corruption | str, Shortlist | str | os.PathLike
+    FusionOption = Fusion | str
     PlaceholdersOption = Sequence[str] | str
 
 MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
@@ -59,6 +62,7 @@ class DecodingOptions(TypedDict, total=False):
     temperature: float
     n_best: int
     shortlist: Shortlist | str | os.PathLike[str] | None
+    fusion: Fusion | str | None
     batch_size: int
     seed: int
     precision: Precision | None
@@ -96,6 +100,8 @@ class Decoding:
         its source ids. None allows all ids. A shortlist saves most of the projection onto a large vocabulary. It also
         makes a translation depend on the other sentences of its batch (`padir.decoding.shortlist`). Given targets are
         scored with all ids.
+      fusion: weights of the model's table of bigrams and words (`padir.decoding.fusion`), or text such as
+        "bigrams:weight=0.5,bonus=3"; None leaves the table out.
       batch_size: number of sentences decoded at once.
       seed: seed of the random drafts, or of sampling; equal sentences get equal drafts and equal samples.
       precision: "int8" (faster on CPUs) and "bfloat16" (faster on GPUs and TPUs) change translations slightly; None
@@ -133,6 +139,7 @@ class Decoding:
     temperature: Weight
     n_best: checks.CountOrZero
     shortlist: ShortlistOption | None
+    fusion: FusionOption | None
     batch_size: checks.Count
     seed: checks.CountOrZero
     precision: Precision | None
@@ -239,7 +246,15 @@ def _canvas(text: str) -> Corruption:
     return CORRUPTIONS[name](**checked_call(CORRUPTIONS[name], name, values))
 
 
+def _fusion(text: str) -> Fusion | None:
+    """Makes weights of text such as "bigrams" or "bigrams:weight=0.5,bonus=3"; "none" is None."""
+    name, values = parse_call(text, "fusion", "bigrams:weight=0.5")
+    checks.one_of(("bigrams", "none"), fusion=name)
+    return None if name == "none" else Fusion(**checked_call(Fusion, name, values))
+
+
 _FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "shortlist": Shortlist.load}
+_FROM_TEXT |= {"fusion": _fusion}
 
 
 def implied_mode(given: Mapping[str, Any]) -> Mode | None:

@@ -29,7 +29,7 @@ def read(
     """The best hypothesis of each sentence as text.
 
     A hypothesis without broken characters comes before all others. Else the ranker's scores decide, or for None the
-    writer's own; of equal scores, the first wins.
+    writer's ranks; of equal ones, the first wins.
 
     Args:
       ranker: the rule that chooses; a sentence with a single hypothesis keeps the writer's score.
@@ -38,6 +38,7 @@ def read(
     """
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
+    ranks = [[each.score if each.rank is None else each.rank for each in own] for own in hypotheses]
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if ranker is not None and several:
         if "causal" in ranker.needs:
@@ -55,9 +56,10 @@ def read(
             raise PadirError(f"the rule {ranker}", "a score of each hypothesis of each sentence, no NaN", ranked)
         for b, own in zip(several, ranked, strict=True):
             scores[b] = own
+            ranks[b] = own
     return [
-        _best(loaded, source, own, ranked, n_best=n_best, number=written.searched or len(own))
-        for source, own, ranked in zip(sources, hypotheses, scores, strict=True)
+        _best(loaded, source, own, of_source, rank, n_best=n_best, number=written.searched or len(own))
+        for source, own, of_source, rank in zip(sources, hypotheses, scores, ranks, strict=True)
     ]
 
 
@@ -66,12 +68,13 @@ def _best(
     source: SourceSentence,
     hypotheses: Sequence[Hypothesis],
     scores: Sequence[float],
+    ranks: Sequence[float],
     *,
     n_best: int,
     number: int,
 ) -> Translation:
-    """The translation of one sentence, with up to `n_best` candidates of different texts."""
-    ranked = sorted(range(len(hypotheses)), key=scores.__getitem__, reverse=True)
+    """The translation of one sentence, with up to `n_best` candidates of different texts, by falling rank."""
+    ranked = sorted(range(len(hypotheses)), key=ranks.__getitem__, reverse=True)
 
     def translation(n: int) -> Translation:
         return _translation(loaded, source, hypotheses[n], score=scores[n], number=number)

@@ -18,9 +18,11 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
+from padir.decoding.fusion import FusedScore
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
+from padir.readout.prefix_beam import PrefixScore
 from padir.refinement.canvas import Canvas, hold, restrict_visibility
 from padir.refinement.corruption import draft
 from padir.refinement.loop import Refined, refine
@@ -43,6 +45,7 @@ class DraftInputs(NamedTuple):
       num_steps, seed, blank_penalty: as in `Decoding`; other values compile no new program.
       fixed_RL: ids that candidates must hold at their positions, 0 for none; None if no candidate holds any.
       kept_v: ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
+      score: the table that decoding weighs in (`padir.decoding.fusion`); None for none.
     """
 
     cross_kv: Any
@@ -55,6 +58,7 @@ class DraftInputs(NamedTuple):
     blank_penalty: Any = 0.0
     fixed_RL: Any = None
     kept_v: Any = None
+    score: FusedScore | None = None
 
 
 class Drafts(NamedTuple):
@@ -163,7 +167,8 @@ def _written(refined: Refined, inputs: DraftInputs) -> Drafts:
 def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, size: int) -> Drafts:
     """The drafts after one more pass: the `size` best sentences of each canvas, best first."""
     canvas = refined.canvas
-    tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, size)
+    score = None if inputs.score is None else inputs.score.reading(inputs.source_BS)
+    tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, size, score)
     tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
     of_canvas = canvas.editable_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
     editable_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, size, axis=0) for each in of_canvas)
@@ -223,10 +228,10 @@ class ModelDecoder:
         bound, states_BLD = self._states(params, memory, positional, canvas)
         return bound.output(states_BLD, canvas.segment_BL > 0, find_best=True, blank_penalty=blank_penalty)
 
-    def search(self, params, memory, positional, blank_penalty, canvas: Canvas, size: int):
+    def search(self, params, memory, positional, blank_penalty, canvas: Canvas, size: int, score: PrefixScore | None):
         """The `size` best sentences of each canvas (`Transformer.search`)."""
         bound, states_BLD = self._states(params, memory, positional, canvas)
-        return bound.search(states_BLD, canvas, blank_penalty, size)
+        return bound.search(states_BLD, canvas, blank_penalty, size, score)
 
     def _states(self, params, memory, positional, canvas: Canvas):
         if canvas.row_B is not None:

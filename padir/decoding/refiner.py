@@ -123,7 +123,10 @@ class Refiner:
             repeats = self.loaded.tokenizer.copied
             if source.template is not None:
                 repeats |= source.template.repeats
-            found.append([self._hypothesis(drafts, row, repeats) for row in rows])
+            written = [self._hypothesis(drafts, row, repeats) for row in rows]
+            if self.decoding.fusion is not None and self.decoding.prefix_beam > 1:  # the search's order, by both scores
+                written = [each._replace(rank=-float(n)) for n, each in enumerate(written)]
+            found.append(written)
         return found
 
     def _hypothesis(self, drafts: Drafts, row: int, repeats: frozenset[int]) -> Hypothesis:
@@ -206,6 +209,7 @@ class Refiner:
         fixed_RL = None
         if any(each.fixed for own in tried for each in own):
             fixed_RL = loaded.place(pad_rows([[*each.fixed] for own in table for each in own], length))
+        kept_v = loaded.written_ids(batch.source_BS, decoding.shortlist)
         inputs = DraftInputs(
             cross_kv=batch.cross_kv,
             source_segment_BS=batch.encoded.segment_BS,
@@ -216,7 +220,8 @@ class Refiner:
             seed=decoding.seed,
             blank_penalty=decoding.blank_penalty,
             fixed_RL=fixed_RL,
-            kept_v=loaded.written_ids(batch.source_BS, decoding.shortlist),
+            kept_v=kept_v,
+            score=decoding.fusion and decoding.fusion.over(loaded.table, "refine", kept_v),
         )
         options = RefineOptions(
             max_target_length=length,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from padir.decoding.alignment import links
+from padir.decoding.bigrams import Bigrams
 from padir.decoding.fit import default_decoding, mode_of, resolve
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.loaded import LoadedModel
@@ -78,12 +79,12 @@ class SentenceTranslator:
       shapes: shapes that batches are padded to.
     """
 
-    def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
+    def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer, bigrams: Bigrams | None = None):
         self.params = params
         self.card = card
         self.tokenizer = tokenizer
         self.decoding = default_decoding(card)
-        self.loaded = LoadedModel(params, card, tokenizer)
+        self.loaded = LoadedModel(params, card, tokenizer, bigrams)
         self.model = self.loaded.model
         self.shapes = Shapes()
         self._make_writer: MakeWriter = make_writer
@@ -191,4 +192,7 @@ class SentenceTranslator:
         """The options with this model's own mode, strategy and canvas for None; refuses options that do not fit."""
         if decoding.shortlist is not None:
             decoding.shortlist.check(self.tokenizer)
+        if decoding.fusion is not None and self.loaded.bigrams is None:
+            what = "fusion needs a table of bigrams, and the model has none"
+            raise PadirError(what, remedy="make a model with one (`padir bigrams`), or leave fusion out")
         return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)

@@ -47,6 +47,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         **_refinement(row),
         "search": name_and_fields(decoding.search, SEARCHES) if row.causal else None,
         "shortlist": decoding.shortlist and decoding.shortlist.describe(),
+        "fusion": decoding.fusion and {"name": "bigrams", **dataclasses.asdict(decoding.fusion)},
         "batch_size": decoding.batch_size,
         "placeholders": [*decoding.placeholders],
         "seed": decoding.seed,
@@ -155,6 +156,7 @@ SYSTEM: dict[str, Callable[[RowDict], str]] = {
     "rerank": lambda row: "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"}),
     "lengths": _lengths,
     "shortlist": _shortlist,
+    "fusion": lambda row: _with_settings(row.get("fusion")),
     "canvas": lambda row: _with_settings(row.get("canvas")),
     "drop_repeats": lambda row: {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")],
     "batch": lambda row: str(row.get("batch_size", "-")),
@@ -172,8 +174,8 @@ def system_columns(rows: Rows) -> list[str]:
         return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths", "drop_repeats") if differ(name, rows)]
-    if len({_shortlist(row) for row in rows}) > 1:  # here "-" (no shortlist) also counts as a value
-        between.append("shortlist")
+    # Here "-" (none) also counts as a value.
+    between += [name for name in ("shortlist", "fusion") if len({SYSTEM[name](row) for row in rows}) > 1]
     # Defaults of these settings come from the model, so that a column is needed only if one model has several values.
     within = [n for n in ("canvas", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]

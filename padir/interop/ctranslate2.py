@@ -159,7 +159,7 @@ def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:
     def make(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes: Shapes) -> CTranslate2Writer:
         if trace:
             raise PadirError("CTranslate2 records no trace: leave it out")
-        for name in ("shortlist", "precision"):
+        for name in ("shortlist", "precision", "fusion"):
             if getattr(decoding, name) != OPTIONS[name].default:
                 raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
         search = decoding.search

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import CausalScore
 from padir.errors import PadirError
 from padir.options import OPTIONS
 from padir.translator import Translator
+
+_log = logging.getLogger("padir")
 
 
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
@@ -22,6 +25,9 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     if config.length_head == "oracle":
         what = "the model's length head is 'oracle', which predicts no length"
         raise PadirError(what, remedy="export a model with another length head")
+    if decoding.fusion is not None:  # the browser has no table: a draft is read as without it
+        _log.warning("the export decodes without the table of bigrams: prefix_beam and fusion are left out")
+        decoding = decoding.without("fusion", "prefix_beam")
     for name in ("shortlist", "n_best", "placeholders", "prefix_beam"):
         if getattr(decoding, name) != OPTIONS[name].default:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")

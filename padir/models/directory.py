@@ -4,6 +4,7 @@ weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/q
 vocab.model           the SentencePiece file
 model.json            the model card (`padir.models.directory.ModelCard`)
 config.gin            the operative configuration of the training run
+bigrams.npz           a table of bigrams (`padir.decoding.bigrams`), if the model has one
 manifest.json         sha256 of each of these files, checked when the model is loaded; written last
 """
 
@@ -13,7 +14,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -46,13 +47,21 @@ _STORED = ("F32", "BF16")  # safetensors' names of `DTYPES`
 
 
 def save_model(
-    folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
+    folder: Path,
+    params: Any,
+    card: ModelCard,
+    tokenizer: Tokenizer,
+    gin_config: str,
+    *,
+    dtype: str = "float32",
+    add: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Writes a model directory. A new directory appears whole; in a training run's folder the manifest comes last.
 
     Args:
       gin_config: text of config.gin, the operative configuration of the training run.
       dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
+      add: writes further files into the unfinished directory, which must be new.
 
     Raises:
       PadirError: the directory cannot be written; an earlier model in it stays unchanged.
@@ -64,10 +73,11 @@ def save_model(
         with write_errors(folder), atomic_folder(folder) if new else partial_folder(folder / "model") as unfinished:
             safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
             tokenizer.save(unfinished / "vocab.model")
-            (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
+            (unfinished / "model.json").write_text(card_text(card))
             (unfinished / "config.gin").write_text(gin_config)
             # safetensors makes its file readable by the owner alone.
             shutil.copymode(unfinished / "model.json", unfinished / "weights.safetensors")
+            add(unfinished)
             write_manifest(unfinished)
             if not new:
                 (folder / MANIFEST).unlink(missing_ok=True)
@@ -75,6 +85,11 @@ def save_model(
                     (unfinished / name).rename(folder / name)
     except safetensors.SafetensorError as error:  # raised for a full disk, in place of an OSError
         raise PadirError(f"cannot write a model into {folder} ({first_line(error)}): make room on its disk") from error
+
+
+def card_text(card: ModelCard) -> str:
+    """The text of model.json."""
+    return json.dumps(card.to_json(), indent=1) + "\n"
 
 
 def load_model(

@@ -26,6 +26,7 @@ from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Dense, Embed, KeysValues
 from padir.models.length import make_length_head
 from padir.models.products import dot
+from padir.readout.prefix_beam import PrefixScore
 from padir.readout.tally import Factors, Logits
 from padir.refinement.canvas import Canvas
 from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
@@ -145,13 +146,18 @@ class Transformer(nn.Module):
         return Output(logits_BLV, keep_BL, found_BL, judges=self.config.rejecter_judges)
 
     def search(
-        self, states_BLD: Float[Array, "R L D"], canvas: Canvas, blank_penalty: float | Float[Array, ""], size: int
+        self,
+        states_BLD: Float[Array, "R L D"],
+        canvas: Canvas,
+        blank_penalty: float | Float[Array, ""],
+        size: int,
+        score: PrefixScore | None = None,
     ):
         """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
         head = self.config.reading.head
         assert head is not None
         head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty
-        return head.search(self.piece_logits, states_BLD, head_BL, canvas, size)
+        return head.search(self.piece_logits, states_BLD, head_BL, canvas, size, score)
 
     def draft_states(
         self,

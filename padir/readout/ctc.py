@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from padir.errors import PadirError
-from padir.readout.prefix_beam import prefix_beam
+from padir.readout.prefix_beam import PrefixScore, prefix_beam
 from padir.readout.protocols import Geometry, Readout, StageSums
 from padir.readout.tally import Logits
 from padir.refinement.canvas import Canvas
@@ -51,15 +51,15 @@ class BlankHead:
         token_BL, score_BL = token_BL1[..., 0], score_BL1[..., 0]
         return jnp.where(score_BL >= blank_BL, token_BL, ids.blank), jnp.maximum(score_BL, blank_BL)
 
-    def search(self, project, states_BLD, head_BL, canvas: Canvas, size: int):
-        """The `size` most likely sentences that `prefix_beam` finds on each canvas: canvases, best first.
+    def search(self, project, states_BLD, head_BL, canvas: Canvas, size: int, score: PrefixScore | None = None):
+        """The `size` best sentences that `prefix_beam` finds on each canvas: canvases, best first.
 
         Returns:
           Tokens [B, N, L] and log-probabilities [B, N], -inf for rows that a canvas has no further sentence for.
         """
         present_BL, ids = canvas.segment_BL > 0, canvas.ids
-        blank_BL, token_BLK, score_BLK = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
-        tokens_BNL, log_prob_BN = prefix_beam(blank_BL, token_BLK, score_BLK, canvas.editable_BL, size, ids.blank)
+        several = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
+        tokens_BNL, log_prob_BN = prefix_beam(*several, canvas.editable_BL, size, ids.blank, score)
         return jnp.where(canvas.editable_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None]), log_prob_BN
 
     def several(self, project, states_BLD, head_BL, present_BL, ids: Ids, count: int):

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import flax.struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from padir.readout.prefix_beam import PrefixScore
 from padir.readout.tally import Found, Logits
 from padir.refinement.canvas import Canvas
 from padir.refinement.protocols import Corruption, Strategy
@@ -143,10 +144,12 @@ class PositionHead(Protocol):
         head_BL: Float[Array, "B L"],
         canvas: Canvas,
         size: int,
+        score: PrefixScore | None = None,
     ) -> tuple[Int[Array, "B N L"], Float[Array, "B N"]]:
-        """The `size` most likely sentences of each canvas, as canvases, best first, and their log-probabilities.
+        """The `size` best sentences of each canvas, as canvases, best first, and their log-probabilities.
 
-        The log-probability is -inf in rows for which a canvas has no further sentence.
+        The log-probability is -inf in rows for which a canvas has no further sentence. `score` is added to it to order
+        the sentences.
         """
         ...
 

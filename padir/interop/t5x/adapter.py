@@ -160,10 +160,10 @@ class RefinementModel(BaseTransformerModel):
                 remedy="choose a constant transition, such as Glat with equal start and end",
             )
         of_text = decoding.shortlist is not None or decoding.n_best or decoding.placeholders or decoding.precision
-        if of_text or decoding.ranker is not None:
+        if of_text or decoding.fusion is not None or decoding.ranker is not None:
             raise PadirError(
                 "T5X decodes batches of ids in ModelConfig.dtype: Decoding.rerank must be 'own', n_best 0, and"
-                " placeholders, precision and shortlist must not be set; use `padir translate` for other values"
+                " placeholders, precision, fusion and shortlist must not be set; use `padir translate` for other values"
             )
         languages_of = languages.split("-")
         if len(languages_of) != 2:

@@ -1,0 +1,351 @@
+"""Bigrams: a table of what follows what in the target language, and which words it has.
+
+`padir.jobs.learn_bigrams` learns it from the training text. `Bigrams` is the file, and `BigramScore` the table in the
+form that programs read: they weigh it in while they choose tokens (`padir.decoding.fusion`).
+
+The probability of a piece after another one is interpolated absolute discounting (Ney, Essen and Kneser, 1994): seen
+bigrams give up a part of their count, which is shared out by the frequency of the next piece. A word is a run of
+letters, whatever its pieces are. Its hash grows with each piece, so that one number for each prefix is enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from padir.errors import PadirError
+from padir.storage.files import atomic_file
+from padir.storage.manifest import Manifest
+from padir.text.ids import PADDING
+from padir.text.tokenizer import Tokenizer
+
+FORMAT = "padir-bigrams 1"
+FILE = "bigrams.npz"
+BEGIN = PADDING  # the id that stands before the first piece
+_DISCOUNT = 0.75  # of a seen bigram's count
+_COLUMNS = 0xFFFE  # a key has 16 bits for each piece; this number is for all pieces without a bigram
+_NO_KEY = np.uint32(0xFFFFFFFF)
+_BITS = 22  # of the bitmap of known words, in which one of some hundred unknown words seems known
+_PRIME = 16_777_619  # of the FNV hash
+_LETTERS = re.compile(r"[^\W\d_]+")
+_UNREADABLE = (ValueError, TypeError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bigrams:
+    """Counts of bigrams of target pieces, N kept ones of V ids, and hashes of W known words.
+
+    Attributes:
+      vocabulary: SHA-256 of the vocabulary's file.
+      previous_N, next_N, count_N: kept bigrams; `BEGIN` stands before the first piece, EOS after the last.
+      before_V, after_V: how often an id was the first and the second piece of a bigram, kept or not.
+      word_W: hashes of known words (`Spelling.words`), in ascending order; none for languages without spaces.
+
+    Raises:
+      PadirError: the arrays do not belong together.
+    """
+
+    vocabulary: str
+    previous_N: np.ndarray = dataclasses.field(repr=False)
+    next_N: np.ndarray = dataclasses.field(repr=False)
+    count_N: np.ndarray = dataclasses.field(repr=False)
+    before_V: np.ndarray = dataclasses.field(repr=False)
+    after_V: np.ndarray = dataclasses.field(repr=False)
+    word_W: np.ndarray = dataclasses.field(repr=False)
+
+    def __post_init__(self):
+        size = len(self.before_V)
+        ids = np.stack([self.previous_N, self.next_N])
+        if self.after_V.shape != (size,) or self.count_N.shape != ids.shape[1:] or self.word_W.ndim != 1:
+            raise PadirError("the arrays of bigrams have different lengths", remedy="learn them again")
+        if ids.size and not 0 <= ids.min() <= ids.max() < size:
+            raise PadirError("ids of bigrams", f"in 0 .. {size - 1}", int(ids.max()), "learn them again")
+        if ids.size and (self.count_N.min() < 1 or (self.before_V[self.previous_N] < self.count_N).any()):
+            raise PadirError("counts of bigrams must be positive and at most those of their first pieces")
+
+    def describe(self) -> dict[str, Any]:
+        """Numbers of kept bigrams and words, and the share of the text's bigrams that the kept ones are."""
+        share = float(self.count_N.sum() / max(1, self.before_V.sum()))
+        return {"bigrams": len(self.count_N), "share": share, "words": len(self.word_W)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the table atomically to a file in NumPy's format .npz."""
+        with atomic_file(path, binary=True) as file:
+            arrays: dict[str, Any] = {
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(self)
+                if field.name != "vocabulary"
+            }
+            arrays["next_N"] = _steps(self.previous_N, self.next_N)  # small numbers take less room
+            np.savez_compressed(file, format=FORMAT, vocabulary=self.vocabulary, **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Bigrams:
+        """Reads a file that `save` wrote.
+
+        Raises:
+          PadirError: the file is missing, is damaged or holds no bigrams.
+        """
+        remedy = "make one with `padir bigrams`"
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as read:
+                if str(read["format"]) != FORMAT:
+                    raise PadirError(f"{path} must be of format {FORMAT!r}, got {str(read['format'])!r}: {remedy}")
+                names = [field.name for field in dataclasses.fields(cls) if field.name != "vocabulary"]
+                arrays: dict[str, Any] = {name: read[name] for name in names}
+                arrays["next_N"] = _sums(arrays["previous_N"], arrays["next_N"])
+                return cls(str(read["vocabulary"]), **arrays)
+        except PadirError:
+            raise
+        except OSError as error:
+            raise PadirError(f"cannot read the bigrams {path} ({error.strerror or error}): {remedy}") from None
+        except _UNREADABLE:
+            raise PadirError(f"{path} is damaged or holds no bigrams: {remedy}") from None
+
+    @classmethod
+    def of_model(cls, folder: Path) -> Bigrams | None:
+        """Reads the table of a model directory, whose files are checked; None if it has none."""
+        return cls.load(folder / FILE) if FILE in Manifest.read(folder).files else None
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Refuses a model with another vocabulary than the one that the bigrams were counted with."""
+        if tokenizer.sha256 not in (self.vocabulary, "") or len(tokenizer.pieces) != len(self.before_V):
+            what = f"the bigrams have another vocabulary (sha256 {self.vocabulary[:8]}) than the model"
+            raise PadirError(f"{what} ({tokenizer.sha256[:8]})", remedy="learn them with the model's vocabulary")
+
+    def log_probs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log-probabilities of the kept bigrams [N]; of falling back after each id, and of each id then [V].
+
+        An unseen bigram has the sum of the two latter numbers.
+        """
+        lower_V = (self.after_V + 0.5) / (self.after_V + 0.5).sum()
+        total_V = np.maximum(self.before_V, 1)
+        kept_N = np.maximum(self.count_N - _DISCOUNT, 0) / total_V[self.previous_N]
+        share_V = 1.0 - np.bincount(self.previous_N, kept_N, minlength=len(total_V))
+        share_V = np.clip(share_V, 1e-6, 1.0)
+        seen_N = np.log(kept_N + share_V[self.previous_N] * lower_V[self.next_N])
+        arrays = seen_N, np.log(share_V), np.log(lower_V)
+        return arrays[0].astype(np.float32), arrays[1].astype(np.float32), arrays[2].astype(np.float32)
+
+    def score(self, tokenizer: Tokenizer) -> BigramScore:
+        """The table in the form that programs read.
+
+        Raises:
+          PadirError: the tokenizer has another vocabulary.
+        """
+        self.check(tokenizer)
+        seen_N, back_V, lower_V = self.log_probs()
+        often_V = self.before_V.astype(np.int64) + self.after_V
+        order_V = np.argsort(-often_V, kind="stable")[:_COLUMNS]
+        column_V = np.full(len(often_V), _COLUMNS, np.uint32)
+        column_V[order_V] = np.arange(len(order_V))
+        key_N = column_V[self.previous_N] << np.uint32(16) | column_V[self.next_N]
+        has_column_N = (column_V[self.previous_N] < _COLUMNS) & (column_V[self.next_N] < _COLUMNS)
+        placed = PerfectHash.of(key_N[has_column_N])
+        key_M = np.full(placed.slots, _NO_KEY)
+        key_M[placed.slot_N] = key_N[has_column_N]
+        value_M = np.zeros(placed.slots, np.float32)
+        value_M[placed.slot_N] = seen_N[has_column_N]
+        return BigramScore(
+            column_V=column_V,
+            key_M=key_M,
+            value_M=value_M,
+            displacement_D=placed.displacement_D,
+            back_V=back_V,
+            lower_V=lower_V,
+            spelling=Spelling.of(tokenizer),
+            known=_bitmap(self.word_W) if len(self.word_W) else None,
+        )
+
+
+def _steps(previous_N: np.ndarray, next_N: np.ndarray) -> np.ndarray:
+    """The difference of each next id to the one before it among those that follow the same id."""
+    same_N = np.diff(previous_N, prepend=-1) == 0
+    return (next_N - np.where(same_N, np.roll(next_N, 1), 0)).astype(np.int32)
+
+
+def _sums(previous_N: np.ndarray, step_N: np.ndarray) -> np.ndarray:
+    """The ids whose differences are `_steps`."""
+    total_N = np.cumsum(step_N, dtype=np.int64)
+    first_N = np.flatnonzero(np.diff(previous_N, prepend=-1))
+    before = (total_N - step_N)[first_N]
+    return (total_N - np.repeat(before, np.diff(first_N, append=len(step_N)))).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerfectHash:
+    """A place for each key, no two at the same one (hash and displace: Belazzougui, Botelho and Dietzfelbinger, 2009).
+
+    Attributes:
+      displacement_D: number of the hash function of each bucket of keys.
+      slot_N: the place of each key, below `slots`.
+    """
+
+    displacement_D: np.ndarray
+    slot_N: np.ndarray
+    slots: int
+
+    @staticmethod
+    def of(key_N: np.ndarray) -> PerfectHash:
+        """Places different keys of 32 bits, buckets of many keys first."""
+        slots = 1 << (len(key_N) * 5 // 4).bit_length()
+        hash_N = _mixed(key_N)
+        bucket_N = hash_N & np.uint32(max(1, slots // 4) - 1)
+        size_D = np.bincount(bucket_N, minlength=max(1, slots // 4))
+        displacement_D = np.zeros(len(size_D), np.uint32)
+        used_M = np.zeros(slots, bool)
+        slot_N = np.zeros(len(key_N), np.int64)
+        by_bucket_N = np.argsort(bucket_N, kind="stable")
+        for size in sorted({*size_D.tolist()} - {0}, reverse=True):
+            pending = by_bucket_N[size_D[bucket_N[by_bucket_N]] == size].reshape(-1, size)
+            number = 0
+            while len(pending):
+                slot = _slot(hash_N[pending], np.full(1, number, np.uint32), slots)
+                first = np.zeros(slot.size, bool)
+                first[np.unique(slot, return_index=True)[1]] = True
+                fits = (first.reshape(slot.shape) & ~used_M[slot]).all(-1)
+                used_M[slot[fits]] = True
+                slot_N[pending[fits]] = slot[fits]
+                displacement_D[bucket_N[pending[fits, 0]]] = number
+                pending = pending[~fits]
+                number += 1
+        return PerfectHash(displacement_D, slot_N, slots)
+
+
+def _mixed(key: Any) -> Any:
+    """Mixes the bits of 32-bit keys, NumPy's or JAX's (the finaliser of MurmurHash3)."""
+    key = (key ^ (key >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    key = (key ^ (key >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return key ^ (key >> np.uint32(16))
+
+
+def _slot(hashed: Any, number: Any, slots: int) -> Any:
+    return _mixed(hashed + (number + np.uint32(1)) * np.uint32(0x9E3779B9)) & np.uint32(slots - 1)
+
+
+def _bitmap(word_W: np.ndarray) -> np.ndarray:
+    """The known words as bits of 2 ** (_BITS - 5) numbers."""
+    bit_W = _bit(word_W.astype(np.uint32))
+    bits = np.zeros(1 << (_BITS - 5), np.uint32)
+    np.bitwise_or.at(bits, bit_W >> np.uint32(5), np.uint32(1) << (bit_W & np.uint32(31)))
+    return bits
+
+
+def _bit(word: Any) -> Any:
+    return (word * np.uint32(0x9E3779B1)) >> np.uint32(32 - _BITS)
+
+
+@flax.struct.dataclass
+class Spelling:
+    """What each piece adds to the hash of a word: letters that continue it, and letters after an end of word.
+
+    Attributes:
+      lead_V, factor_V: hash of the letters before an end of word, and the number that multiplies the hash before them.
+      ends_V: True for pieces with something else than letters: spaces, digits, punctuation, bytes, marks.
+      tail_V: hash of the letters after the last end of word.
+    """
+
+    lead_V: UInt32[Array, " V"]
+    factor_V: UInt32[Array, " V"]
+    ends_V: Bool[Array, " V"]
+    tail_V: UInt32[Array, " V"]
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> Spelling:
+        """The spelling of a tokenizer's pieces, without regard to case."""
+        size = len(tokenizer.pieces)
+        lead_V, factor_V, tail_V = np.zeros(size, np.uint32), np.ones(size, np.uint32), np.zeros(size, np.uint32)
+        ends_V = np.ones(size, bool)
+        for i in range(tokenizer.ids.first_regular, tokenizer.ids.end_regular):
+            text = tokenizer.pieces[i].lower()
+            runs = [*_LETTERS.finditer(text)]
+            ends_V[i] = not runs or runs[0].span() != (0, len(text))
+            if runs and runs[0].start() == 0:
+                lead_V[i] = _hash(runs[0][0])
+                factor_V[i] = pow(_PRIME, len(runs[0][0]), 1 << 32)
+            if ends_V[i] and runs and runs[-1].end() == len(text):
+                tail_V[i] = _hash(runs[-1][0])
+        return Spelling(lead_V, factor_V, ends_V, tail_V)
+
+    def grown(self, word: Any, token: Any) -> tuple[Any, Any]:
+        """The hash of the word that a token ends, 0 if it ends none, and of the word that is open after it.
+
+        Args:
+          word: hashes of the open words before the tokens, 0 for none.
+        """
+        read = word * self.factor_V[token] + self.lead_V[token]
+        ends = self.ends_V[token]
+        return read * ends, (read * ~ends) + self.tail_V[token]
+
+    def words(self, tokens_BL: Int[Array, "B L"]) -> UInt32[Array, "B L"]:
+        """The hash of the word that each token of padded sentences ends, 0 for none; padding ends a word, too.
+
+        Reading a piece is an affine function of the open word's hash, so that the open words after all positions are
+        compositions (`jax.lax.associative_scan`).
+        """
+        ends_BL = self.ends_V[tokens_BL]
+        factor_BL = jnp.where(ends_BL, np.uint32(0), self.factor_V[tokens_BL])
+        added_BL = jnp.where(ends_BL, self.tail_V[tokens_BL], self.lead_V[tokens_BL])
+
+        def composed(first, second):
+            return first[0] * second[0], first[1] * second[0] + second[1]
+
+        _, open_BL = jax.lax.associative_scan(composed, (factor_BL, added_BL), axis=1)
+        return self.grown(jnp.pad(open_BL[:, :-1], ((0, 0), (1, 0))), tokens_BL)[0]
+
+
+def _hash(letters: str) -> int:
+    return functools.reduce(lambda value, letter: (value * _PRIME + ord(letter)) % (1 << 32), letters, 0)
+
+
+@flax.struct.dataclass
+class BigramScore:
+    """The table of a model in the form that programs read; M slots of bigrams, and D buckets of slots.
+
+    Attributes:
+      column_V: number of each id in keys.
+      key_M, value_M: key and log-probability of the bigram in each slot.
+      displacement_D: as in `PerfectHash`.
+      back_V, lower_V: as in `Bigrams.log_probs`.
+      spelling: what each piece adds to a word.
+      known: bitmap of known words; None for languages without spaces.
+    """
+
+    column_V: UInt32[Array, " V"]
+    key_M: UInt32[Array, " M"]
+    value_M: Float[Array, " M"]
+    displacement_D: UInt32[Array, " D"]
+    back_V: Float[Array, " V"]
+    lower_V: Float[Array, " V"]
+    spelling: Spelling
+    known: UInt32[Array, " _"] | None
+
+    def log_prob(
+        self, previous: Int[Array, "*B"], following: Int[Array, "*B"]
+    ) -> tuple[Float[Array, "*B"], Bool[Array, "*B"]]:
+        """Log-probability of ids after other ids; True for bigrams that were seen."""
+        key = self.column_V[previous] << np.uint32(16) | self.column_V[following]
+        hashed = _mixed(key)
+        number = self.displacement_D[hashed & np.uint32(self.displacement_D.size - 1)]
+        slot = _slot(hashed, number, self.key_M.size)
+        seen = self.key_M[slot] == key
+        return jnp.where(seen, self.value_M[slot], self.back_V[previous] + self.lower_V[following]), seen
+
+    def knows(self, word: UInt32[Array, "*B"], own: UInt32[Array, "*B W"]) -> Bool[Array, "*B"]:
+        """True for hashes of known words, for 0, and for words that a sentence's `own` list has."""
+        assert self.known is not None
+        bit = _bit(word)
+        listed = (self.known[bit >> np.uint32(5)] >> (bit & np.uint32(31))) & np.uint32(1) == 1
+        return (word == 0) | listed | (word[..., None] == own).any(-1)

@@ -1,0 +1,91 @@
+"""Shallow fusion (Gulcehre et al., 2015): decoding weighs in a table of bigrams and words while it chooses tokens.
+
+The logits of one parallel pass know nothing of each other's choices, so that an argmax joins pieces that nobody ever
+wrote side by side. With a table, the prefix beam search of CTC models prefers sentences that read like the language,
+as with the features of Kasner, Libovicky and Helcl (2020).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+from padir import checks
+from padir.decoding.bigrams import BEGIN, BigramScore
+from padir.text.ids import EOS
+
+
+@checks.settings
+class Fusion:
+    """How much a table of bigrams counts.
+
+    Attributes:
+      weight: number that multiplies the log-probability of each piece after the piece before it.
+      bonus: nats for each piece, which make up for the table's preference of short sentences.
+      unknown: nats off each word that neither the training text nor the source has.
+      causal: the weight in greedy search, where each logit already depends on the pieces before it; there is neither
+        `bonus` nor `unknown`.
+    """
+
+    weight: checks.NotNegative = 0.3
+    bonus: checks.NotNegative = 2.0
+    unknown: checks.NotNegative = 4.0
+    causal: checks.NotNegative = 0.1
+
+    def over(self, table: BigramScore, mode: str, kept_v: np.ndarray | None) -> FusedScore:
+        """The score by a table in a mode, for the ids that may be written; None for all ids."""
+        if mode == "causal":
+            return FusedScore(table, self.causal, 0.0, 0.0, kept_v)
+        return FusedScore(table, self.weight, self.bonus, self.unknown, kept_v)
+
+
+@flax.struct.dataclass
+class FusedScore:
+    """The score of prefixes by a table (`padir.readout.prefix_beam.PrefixScore`); the state is the open word's hash.
+
+    Attributes:
+      weight, bonus, unknown: as in `Fusion`; other values compile no new program.
+      kept_v: ids of the whole vocabulary, for a model of fewer ids; None for the whole vocabulary.
+      own_BW: words of each source, which count as known (`reading`); None for languages without spaces.
+    """
+
+    table: BigramScore
+    weight: Any
+    bonus: Any
+    unknown: Any
+    kept_v: Int[Array, " v"] | None = None
+    own_BW: UInt32[Array, "B W"] | None = None
+
+    def start(self, batch: int, size: int) -> UInt32[Array, "B N"]:
+        return jnp.zeros((batch, size), jnp.uint32)
+
+    def grow(self, state, last_BN, token_BK):
+        previous_BN1 = jnp.where(last_BN < 0, BEGIN, self._whole(last_BN))[..., None]
+        token_B1K = self._whole(token_BK)[:, None]
+        log_prob_BNK, _ = self.table.log_prob(previous_BN1, token_B1K)
+        ended_BNK, open_BNK = self.table.spelling.grown(state[..., None], token_B1K)
+        return self.weight * log_prob_BNK + self.bonus - self._unknown(ended_BNK), open_BNK
+
+    def end(self, state, last_BN) -> Float[Array, "B N"]:
+        previous_BN = jnp.where(last_BN < 0, BEGIN, self._whole(last_BN))
+        log_prob_BN, _ = self.table.log_prob(previous_BN, jnp.full_like(previous_BN, EOS))
+        return self.weight * log_prob_BN - self._unknown(state[..., None])[..., 0]
+
+    def reading(self, source_BS: Int[Array, "B S"]) -> FusedScore:
+        """This score for a batch of sources."""
+        if self.table.known is None:
+            return self
+        return dataclasses.replace(self, own_BW=self.table.spelling.words(source_BS))
+
+    def _whole(self, token):
+        return token if self.kept_v is None else self.kept_v[token]
+
+    def _unknown(self, word_BNK):
+        if self.own_BW is None:
+            return jnp.zeros(word_BNK.shape)
+        return jnp.where(self.table.knows(word_BNK, self.own_BW[:, None, None]), 0.0, self.unknown)
