@@ -68,7 +68,12 @@ _ROWS = (
     Option("n_best", int, 0, "number of candidates to list, best first"),
     Option("shortlist", str, None, "file of `padir shortlist`: ids to write", shape="FILE", several=True),
     Option(
-        "fusion", str, None, "weigh in the model's table of bigrams: bigrams | bigrams:weight=0.5 | none", shape=_CALL
+        "fusion",
+        str,
+        None,
+        "weigh in the model's table of bigrams, in prefix beam search and greedy search: bigrams | none",
+        shape=_CALL,
+        several=True,
     ),
     Option("batch_size", int, 32, "sentences decoded at once"),
     Option("seed", int, 0, "seed of random drafts, or of sampling"),

@@ -21,7 +21,12 @@ def evaluation(name: str) -> str:
     columns |= {"non_words": "non-words, %", **{name: name for name in ("toy_right", "toy_mixed", "passes")}}
     columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}
     several = len({row.get("model") for row in rows}) > 1
-    rules = len({SYSTEM["rerank"](row) for row in rows if not row.get("causal")}) > 1
+    shown = {"rerank": "chosen by", "fusion": "table"}
+    shown = {
+        name: label
+        for name, label in shown.items()
+        if len({SYSTEM[name](row) for row in rows if not row.get("causal")}) > 1
+    }
     lines = []
     for row in rows:
         scores = [f"{row['scores'][c]['value']:.2f}" if c in row["scores"] else "-" for c in columns]
@@ -30,11 +35,11 @@ def evaluation(name: str) -> str:
         setting = [
             steps,
             f"beam {beam}" if beam else str(row["num_lengths"] * row.get("prefix_beam", 1)),
-            *[SYSTEM["rerank"](row)] * rules,
+            *(SYSTEM[name](row) for name in shown),
         ]
         setting.append(SYSTEM["drop_repeats"](row))
         lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
-    head = ["model"] * several + ["steps", "lengths"] + ["chosen by"] * rules + [REPEATS, *columns.values()]
+    head = ["model"] * several + ["steps", "lengths"] + [*shown.values()] + [REPEATS, *columns.values()]
     return table(head, lines, text=several)
 
 

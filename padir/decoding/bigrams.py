@@ -159,14 +159,14 @@ class Bigrams:
         value_M = np.zeros(placed.slots, np.float32)
         value_M[placed.slot_N] = seen_N[has_column_N]
         return BigramScore(
-            column_V=column_V,
-            key_M=key_M,
-            value_M=value_M,
-            displacement_D=placed.displacement_D,
-            back_V=back_V,
-            lower_V=lower_V,
+            column_V=jnp.asarray(column_V),
+            key_M=jnp.asarray(key_M),
+            value_M=jnp.asarray(value_M),
+            displacement_D=jnp.asarray(placed.displacement_D),
+            back_V=jnp.asarray(back_V),
+            lower_V=jnp.asarray(lower_V),
             spelling=Spelling.of(tokenizer),
-            known=_bitmap(self.word_W) if len(self.word_W) else None,
+            known=jnp.asarray(_bitmap(self.word_W)) if len(self.word_W) else None,
         )
 
 
@@ -277,7 +277,7 @@ class Spelling:
                 factor_V[i] = pow(_PRIME, len(runs[0][0]), 1 << 32)
             if ends_V[i] and runs and runs[-1].end() == len(text):
                 tail_V[i] = _hash(runs[-1][0])
-        return Spelling(lead_V, factor_V, ends_V, tail_V)
+        return Spelling(*map(jnp.asarray, (lead_V, factor_V, ends_V, tail_V)))
 
     def grown(self, word: Any, token: Any) -> tuple[Any, Any]:
         """The hash of the word that a token ends, 0 if it ends none, and of the word that is open after it.
@@ -333,7 +333,7 @@ class BigramScore:
     known: UInt32[Array, " _"] | None
 
     def log_prob(
-        self, previous: Int[Array, "*B"], following: Int[Array, "*B"]
+        self, previous: Int[Array, "*#B"], following: Int[Array, "*#B"]
     ) -> tuple[Float[Array, "*B"], Bool[Array, "*B"]]:
         """Log-probability of ids after other ids; True for bigrams that were seen."""
         key = self.column_V[previous] << np.uint32(16) | self.column_V[following]
@@ -343,7 +343,7 @@ class BigramScore:
         seen = self.key_M[slot] == key
         return jnp.where(seen, self.value_M[slot], self.back_V[previous] + self.lower_V[following]), seen
 
-    def knows(self, word: UInt32[Array, "*B"], own: UInt32[Array, "*B W"]) -> Bool[Array, "*B"]:
+    def knows(self, word: UInt32[Array, "*B"], own: UInt32[Array, "*#B W"]) -> Bool[Array, "*B"]:
         """True for hashes of known words, for 0, and for words that a sentence's `own` list has."""
         assert self.known is not None
         bit = _bit(word)

@@ -55,9 +55,9 @@ class LoadedModel:
 
     @functools.cached_property
     def table(self) -> BigramScore:
-        """The model's bigrams, on its devices."""
+        """The model's bigrams in the form that programs read."""
         assert self.bigrams is not None
-        return jax.device_put(self.bigrams.score(self.tokenizer))
+        return self.bigrams.score(self.tokenizer)
 
     def add_files(self, folder: Path) -> None:
         """Writes the files that a model's directory has beside the ones that every model has (`save_model`)."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from padir.decoding.fusion import Fusion
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import CausalScore, MinimumBayesRisk, Rescore
 from padir.decoding.search import SEARCHES
@@ -118,7 +119,7 @@ def _with_settings(description: dict[str, Any] | None) -> str:
     """Name of a strategy, search or rule, with the hyperparameters that differ from their defaults; "-" for none."""
     if not description:
         return "-"
-    kinds = {**STRATEGIES, **SEARCHES, **_RULES, "own": Decoding}  # which has the number of this rule
+    kinds = {**STRATEGIES, **SEARCHES, **_RULES, "own": Decoding, "bigrams": Fusion}  # "own" has its number there
     known = kinds.get(description["name"])
     default = {name: each.default for name, each in inspect.signature(known).parameters.items()} if known else {}
     settings = [f"{k}={v}" for k, v in description.items() if k != "name" and default.get(k, dataclasses.MISSING) != v]

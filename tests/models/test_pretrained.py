@@ -34,11 +34,15 @@ def test_the_autoregressive_model_translates():
     assert Translator.load("de_en_ar").translate(["Guten Morgen!"])[0].text == "Good morning!"
 
 
-def test_the_ctc_model_writes_in_one_pass_and_its_causal_side_chooses():
+def test_the_ctc_model_writes_in_one_pass_with_its_table_and_its_causal_side_can_choose():
     translator = Translator.load("de_en_ctc")
-    ((one,), (best,)) = (translator.translate(["Ich liebe dich."], **how) for how in ({}, {"prefix_beam": 5}))
-    assert one.text == best.text == "I love you." and one.passes == best.passes == 1
-    assert (one.hypotheses, one.read_again) == (1, False) and (best.hypotheses, best.read_again) == (5, True)
+    plain = {"fusion": None, "rerank": "causal"}
+    ways = ({}, plain | {"prefix_beam": 1}, plain | {"prefix_beam": 5})
+    fused, one, best = (translator.translate(["Ich liebe dich."], **how)[0] for how in ways)
+    assert fused.text == one.text == best.text == "I love you." and fused.passes == one.passes == best.passes == 1
+    assert [(each.hypotheses, each.read_again) for each in (fused, one, best)] == [(8, False), (1, False), (5, True)]
+    (fused,), (one,) = (translator.translate(["Der Kühlschrank ist schon wieder leer."], **how) for how in ways[:2])
+    assert fused.text == "The fridge is empty again." and "refrigeratordge" in one.text
 
 
 def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):

@@ -16,9 +16,12 @@ BLANK = 9
 
 def sums(logits_LV, length):
     """Log-probability of every sentence: the sum over its alignments, by the definition."""
-    log_prob_LV = np.asarray(jax.nn.log_softmax(logits_LV))
+    return sums_of(np.asarray(jax.nn.log_softmax(logits_LV))[:length])
+
+
+def sums_of(log_prob_LV):
     totals = collections.defaultdict(list)
-    for path in itertools.product(range(logits_LV.shape[1]), repeat=length):
+    for path in itertools.product(range(log_prob_LV.shape[1]), repeat=len(log_prob_LV)):
         merged = [token for token, _ in itertools.groupby(path)]
         sentence = tuple(token for token in merged if token)  # column 0 is the blank
         totals[sentence].append(sum(log_prob_LV[at, token] for at, token in enumerate(path)))
@@ -71,3 +74,25 @@ def test_equal_neighbours_keep_a_blank_between_them():
     probs = jnp.array([[[0.01, 0.99], [0.99, 0.01], [0.01, 0.99]]])
     (row,) = found(jnp.log(probs), jnp.ones((1, 3), bool), 2)
     assert row[0][0] == (1, 1)
+
+
+def test_positions_without_pieces_are_blanks_of_all_sentences():
+    """Closed positions at the begin, inside (between equal pieces, too) and at the end, against all alignments."""
+    logits_BLV = jax.random.normal(jax.random.key(2), (4, 6, 3))
+    open_BL = jnp.array([[1, 1, 1, 1, 1, 1], [0, 1, 0, 1, 0, 0], [1, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]], bool)
+    log_prob_BLV = jax.nn.log_softmax(logits_BLV)
+    score_BLK = jnp.where(open_BL[..., None], log_prob_BLV[..., 1:], -jnp.inf)
+    index_BLK = jnp.broadcast_to(jnp.arange(1, 3), score_BLK.shape)
+    search = jax.jit(prefix_beam, static_argnums=(4, 5))
+    canvas_BNL, log_prob_BN = search(log_prob_BLV[..., 0], index_BLK, score_BLK, jnp.ones((4, 6), bool), 200, BLANK)
+    for b in range(4):
+        closed_LV = jnp.where(
+            open_BL[b][:, None], log_prob_BLV[b], log_prob_BLV[b] + jnp.array([0, -jnp.inf, -jnp.inf])
+        )
+        truth = sums_of(np.asarray(closed_LV))
+        for canvas_L, log_prob in zip(np.asarray(canvas_BNL[b]), np.asarray(log_prob_BN[b]), strict=True):
+            if np.isfinite(log_prob):
+                merged = [token for token, _ in itertools.groupby(canvas_L.tolist())]
+                sentence = tuple(token for token in merged if token != BLANK)
+                assert log_prob == pytest.approx(truth.pop(sentence), abs=1e-4)
+        assert not [each for each, log_prob in truth.items() if np.isfinite(log_prob)]

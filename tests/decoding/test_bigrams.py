@@ -1,0 +1,251 @@
+"""Tables of bigrams and words, against counting in plain Python, and decoding with them."""
+
+import collections
+import dataclasses
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from support.commands import refused as refused_command
+from support.commands import run
+from support.refusals import refused
+from support.small_corpus import Numbers, letters_tokenizer
+from support.tiny_model import random_translator, same
+
+from padir.data.prepare import prepare
+from padir.decoding import Decoding
+from padir.decoding.autoregressive import _scored
+from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling
+from padir.decoding.fusion import Fusion
+from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.scoring import score_pairs
+from padir.decoding.shortlist import Shortlist
+from padir.jobs.learn_bigrams import learn
+from padir.pretrained import model_folder
+from padir.refinement import Mask
+from padir.text.ids import EOS, pad_rows
+from padir.text.tokenizer import Tokenizer
+from padir.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def corpus(tokenizer, tmp_path_factory):
+    """A prepared folder, and the ids of its training targets."""
+    folder = tmp_path_factory.mktemp("numbers")
+    source = Numbers(num_train=100, longest=5)
+    prepare(source, tokenizer, folder / "data", progress=False)
+    return str(folder / "data"), [tokenizer.encode(target) for _, target in source.pairs("train")]
+
+
+def pairs_of(rows):
+    return [pair for row in rows for pair in itertools.pairwise([BEGIN, *row, EOS])]
+
+
+def words_of(tokenizer, *rows):
+    """The hashes of the words of each sentence, in order."""
+    width = 1 + max(map(len, rows))
+    hash_BL = jax.jit(Spelling.words)(Spelling.of(tokenizer), pad_rows([[*row, EOS] for row in rows], width))
+    return [[each for each in row if each] for row in np.asarray(hash_BL).tolist()]
+
+
+def every_log_prob(table):
+    """The log-probability of each id after each id, and which bigrams the table has."""
+    size = len(table.back_V)
+    previous, following = np.divmod(np.arange(size * size), size)
+    log_prob, seen = jax.jit(lambda table, *ids: table.log_prob(*ids))(table, previous, following)
+    return np.asarray(log_prob, np.float64).reshape(size, size), np.asarray(seen).reshape(size, size)
+
+
+@pytest.mark.parametrize("most", [400_000, 30])
+def test_each_id_has_a_distribution_over_the_next_ids(tokenizer, corpus, most):
+    folder, rows = corpus
+    learned = learn(folder, most_bigrams=most)
+    counted = collections.Counter(pairs_of(rows))
+    kept = dict(zip(zip(learned.previous_N, learned.next_N, strict=True), learned.count_N, strict=True))
+    assert kept.items() <= counted.items() and len(kept) == min(most, len(counted))
+    assert min(kept.values()) >= max([0, *(n for pair, n in counted.items() if pair not in kept)])
+    log_prob, seen = every_log_prob(learned.score(tokenizer))
+    assert {(int(u), int(v)) for u, v in zip(*np.nonzero(seen), strict=True)} == {*kept}
+    assert_allclose(np.exp(log_prob).sum(-1), 1.0, atol=1e-4)
+    # Absolute discounting, by its formula.
+    (u, v), count = max(kept.items(), key=lambda item: item[1])
+    of_u = sum(n for (first, _), n in counted.items() if first == u)
+    after = collections.Counter(following for _, following in pairs_of(rows))
+    lower = (after[v] + 0.5) / sum(after[each] + 0.5 for each in range(len(log_prob)))
+    given_up = 1 - sum(n - 0.75 for (first, _), n in kept.items() if first == u) / of_u
+    assert np.exp(log_prob[u, v]) == pytest.approx((count - 0.75) / of_u + given_up * lower, rel=1e-4)
+
+
+def test_no_two_keys_have_one_slot():
+    key_N = np.random.default_rng(0).choice(2**32 - 1, 30_000, replace=False).astype(np.uint32)
+    placed = PerfectHash.of(key_N)
+    assert len({*placed.slot_N.tolist()}) == len(key_N) and placed.slot_N.max() < placed.slots <= 4 * len(key_N)
+
+
+def test_a_word_is_known_by_its_letters_whatever_its_pieces_are():
+    tokenizer = Tokenizer.load(model_folder("de_en") / "vocab.model")  # with capitals
+    text = "Eins zwei, ZWEI-drei 4vier"
+    lines = [text, *re.findall(r"[a-z]+", text.lower())]
+    by_word = dict(zip(lines, words_of(tokenizer, *map(tokenizer.encode, lines)), strict=True))
+    assert by_word[text] == [by_word[word][0] for word in ("eins", "zwei", "zwei", "drei", "vier")]
+    assert len({*by_word[text]}) == 4
+
+
+def test_the_known_words_are_the_words_of_the_targets(tokenizer, corpus):
+    folder, rows = corpus
+    counts = collections.Counter(itertools.chain(*words_of(tokenizer, *rows)))
+    learned = learn(folder)
+    assert learned.word_W.tolist() == sorted(counts) and len(counts) == 10
+    frequent = learn(folder, most_words=3).word_W.tolist()
+    assert frequent == sorted(frequent) and {*frequent} <= {word for word, _ in counts.most_common(4)}
+    table = learn(folder, least=max(counts.values())).score(tokenizer)
+    unknown = np.array([min(counts, key=counts.__getitem__), 0, 77], np.uint32)
+    knows = jax.jit(lambda table, *arrays: table.knows(*arrays))
+    assert knows(table, unknown, np.zeros((3, 1), np.uint32)).tolist() == [False, True, False]
+    assert knows(table, unknown, np.array([[0], [0], [77]], np.uint32)).tolist() == [False, True, True]
+
+
+def test_a_file_gives_the_same_table_again(tokenizer, corpus, tmp_path):
+    learned = learn(corpus[0])
+    learned.save(tmp_path / "bigrams.npz")
+    for name, expected in dataclasses.asdict(learned).items():
+        assert np.array_equal(getattr(Bigrams.load(tmp_path / "bigrams.npz"), name), expected), name
+    whole = (tmp_path / "bigrams.npz").read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", whole[:100] + b"x" + whole[101:]):
+        (tmp_path / "bigrams.npz").write_bytes(damaged)
+        with refused("bigrams.npz is damaged padir bigrams"):
+            Bigrams.load(tmp_path / "bigrams.npz")
+    with refused("cannot read the bigrams padir"):
+        Bigrams.load(tmp_path / "none.npz")
+    with refused("bigrams have another vocabulary"):
+        learned.score(letters_tokenizer())
+    with refused("ids of bigrams must be in 0 .."):
+        dataclasses.replace(learned, next_N=learned.next_N + 10_000)
+
+
+def with_table(tokenizer, folder, **sizes):
+    model = random_translator(tokenizer, **sizes)
+    return Translator(model.params, model.card, tokenizer, learn(folder))
+
+
+@pytest.fixture(scope="module")
+def ctc(tokenizer, corpus):
+    return with_table(tokenizer, corpus[0], readout="ctc", dual=True, max_length=32, corruption=Mask())
+
+
+def total_by_definition(translator, fusion, source, hypothesis):
+    """What prefix beam search maximises, counted in Python."""
+    log_prob, _ = every_log_prob(translator.loaded.table)
+    tokens = hypothesis.tokens
+    words, own = words_of(translator.tokenizer, tokens, source)
+    known = {*translator.loaded.bigrams.word_W.tolist(), *own}
+    chain = sum(log_prob[pair] for pair in itertools.pairwise([BEGIN, *tokens, EOS]))
+    unknown = sum(word not in known for word in words)
+    return hypothesis.log_prob + fusion.weight * chain + fusion.bonus * len(tokens) - fusion.unknown * unknown
+
+
+@pytest.mark.parametrize(
+    "fusion", [Fusion(weight=0.5, bonus=1.0, unknown=0.0), Fusion(weight=0.2, bonus=0.5, unknown=3.0)]
+)
+def test_hypotheses_are_ordered_by_both_scores_and_keep_their_own(ctc, fusion):
+    text = "eins zwei drei"
+    (source,), _ = ctc.loaded.source_tokens([text], False)
+    found = {}
+    for each in (None, fusion):
+        decoding = ctc.resolved(ctc.decoding.changed(prefix_beam=32, fusion=each, rerank="own"))
+        (found[each],) = ctc.writer(decoding).write([SourceSentence(text, source)]).hypotheses
+    totals = [total_by_definition(ctc, fusion, source[:-1], each) for each in found[fusion]]
+    assert totals == sorted(totals, reverse=True)
+    plain = {tuple(each.tokens): each.log_prob for each in found[None]}
+    both = [each for each in found[fusion] if tuple(each.tokens) in plain][:10]  # others lose alignments
+    assert both and [each.tokens for each in found[None]] != [each.tokens for each in found[fusion]]
+    assert_allclose([each.log_prob for each in both], [plain[tuple(each.tokens)] for each in both], atol=1e-3)
+    (result,) = ctc.translate([text], prefix_beam=32, fusion=fusion, rerank="own", n_best=3)
+    assert result.score == pytest.approx(found[fusion][0].score) and result.text == result.candidates[0].text
+
+
+def test_a_sentence_does_not_depend_on_its_batch_or_on_a_shortlist_of_all_ids(ctc):
+    texts = ["eins zwei drei", "vier", "neun acht sieben sechs"]
+    how = {"prefix_beam": 4, "fusion": "bigrams:weight=0.5", "rerank": "own"}
+    together = ctc.translate(texts, **how)
+    same(together, [result for text in texts for result in ctc.translate([text], **how)])
+    ids = ctc.tokenizer.ids
+    regular_N = np.arange(ids.first_regular, ids.end_regular, dtype=np.int32)
+    nothing_PK = np.zeros((ids.end_regular, 1), np.int32)
+    every = Shortlist(ctc.tokenizer.sha256, nothing_PK, regular_N, len(regular_N))
+    same(together, ctc.translate(texts, shortlist=every, **how))
+
+
+def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus):
+    table = learn(corpus[0]).score(tokenizer)
+    log_prob, _ = every_log_prob(table)
+    size = len(log_prob)
+    logits_B1V = jax.random.normal(jax.random.key(0), (3, 1, size))
+    last_B1 = jnp.array([[-1], [270], [275]])
+    score = Fusion(causal=2.0).over(table, "causal", None)
+    left_B1V, (_, token_B1) = jax.jit(_scored)(
+        score.reading(jnp.ones((3, 1), int)), logits_B1V, (jnp.zeros((3, 1), jnp.uint32), last_B1)
+    )
+    for b, last in enumerate([BEGIN, 270, 275]):
+        logit_V = np.asarray(logits_B1V[b, 0], np.float64)
+        likeliest = np.argsort(-logit_V)[:8]
+        best = likeliest[(logit_V + 2.0 * log_prob[last])[likeliest].argmax()]
+        assert token_B1[b, 0] == best and np.flatnonzero(np.isfinite(left_B1V[b, 0])).tolist() == [best]
+
+
+def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):
+    model = with_table(tokenizer, corpus[0], causal=True)
+    sources, _ = model.loaded.source_tokens(["eins zwei", "drei vier fünf"], False)
+    given = [SourceSentence("", source) for source in sources]
+    found = {}
+    for weight in (0.0, 5.0):
+        decoding = model.resolved(Decoding(beam=1, length_penalty=0.0, fusion=Fusion(causal=weight)))
+        found[weight] = [own[0] for own in model.writer(decoding).write(given).hypotheses]
+        targets = [[*each.tokens, EOS] for each in found[weight]]
+        expected = score_pairs(model.loaded, sources, targets, 2)
+        assert_allclose([each.score for each in found[weight]], [each.log_prob for each in expected], atol=1e-3)
+    assert all(a.tokens != b.tokens for a, b in zip(found[0.0], found[5.0], strict=True))
+    texts = ["eins zwei", "drei vier fünf"]
+    same(model.translate(texts, beam=1, fusion=Fusion(causal=0.0)), model.translate(texts, beam=1))
+    same(model.translate(texts, beam=3, fusion="bigrams"), model.translate(texts, beam=3))  # a beam does not read it
+
+
+def test_what_has_no_table_or_no_search_is_refused(tokenizer, corpus):
+    for model, how, words in [
+        (random_translator(tokenizer, causal=True), {"beam": 1}, "fusion needs a table of bigrams padir"),
+        (with_table(tokenizer, corpus[0]), {}, "fusion works in prefix beam search greedy leave"),
+    ]:
+        with refused(words):
+            model.translate(["eins"], fusion="bigrams", **how)
+    for wrong, words in {"trigrams": "fusion bigrams none", "bigrams:weigth=1.0": "weigth weight"}.items():
+        with refused(words):
+            Decoding(fusion=wrong)
+    assert Decoding(fusion="none").fusion is None
+    assert Decoding(fusion="bigrams:weight=1.0,unknown=2.0").fusion == Fusion(weight=1.0, unknown=2.0)
+
+
+def test_a_model_with_a_table_is_a_copy_of_the_model(ctc, corpus, tmp_path, capsys):
+    plain = Translator(ctc.params, ctc.card, ctc.tokenizer)
+    plain.save(tmp_path / "plain")
+    command = f"bigrams --data {corpus[0]} --model {tmp_path}/plain --output"
+    status, _, said = run(
+        capsys, f"{command} {tmp_path}/made --decoding fusion=bigrams:weight=0.5 prefix_beam=4 rerank=own"
+    )
+    assert f"{len(ctc.loaded.bigrams.count_N)} bigrams (100.0%" in said and status == 0
+    made = Translator.load(tmp_path / "made")
+    texts = ["eins zwei drei", "vier"]
+    how = {"prefix_beam": 4, "fusion": "bigrams:weight=0.5", "rerank": "own"}
+    same(made.translate(texts), ctc.translate(texts, **how))
+    same(made.translate(texts, fusion=None, prefix_beam=1), plain.translate(texts))
+    made.save(tmp_path / "again")
+    same(Translator.load(tmp_path / "again").translate(texts), made.translate(texts))
+    (tmp_path / "again" / "bigrams.npz").write_bytes(b"x")
+    with refused("bigrams.npz was changed or damaged"):
+        Translator.load(tmp_path / "again")
+    assert "a new or an empty folder" in refused_command(capsys, f"{command} {tmp_path}/made")
+    assert "trigrams" in refused_command(capsys, f"{command} {tmp_path}/other --decoding fusion=trigrams")
+    assert not (tmp_path / "other").exists()
