@@ -24,13 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from padir.decoding.fusion import FusedScore
+from padir.decoding.fusion import FusedScore, FusedSearch
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.readout.prefix_beam import PrefixScore
-from padir.refinement.scores import best_logits, forbid
+from padir.refinement.scores import forbid
 from padir.refinement.segments import sentence_keys
 from padir.text.ids import Ids
 
@@ -38,7 +37,6 @@ from padir.text.ids import Ids
 # the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
 # A tree has one of these multiples of a row's size, so that few programs are compiled: 1, 2, 3, 4, 6, 8, 12, 16, ...
-_SCORED = 8  # number of likeliest ids that a score of prefixes is asked about
 _MULTIPLES = (1, 2, 3, 4, *(n << k for k in range(1, 30) for n in (3, 4)))
 
 NextFn = Callable[..., tuple[Any, Any]]
@@ -65,7 +63,6 @@ def generate(
     max_length: int,
     ids: Ids,
     prefix_BL: Int[Array, "B L"] | None = None,
-    score: PrefixScore | None = None,
 ) -> tuple[Hypotheses, Int[Array, " B"]]:
     """Writes N hypotheses of each sentence; returns the hypotheses and each sentence's number of decoder passes.
 
@@ -74,8 +71,6 @@ def generate(
       next_fn, cache: the decoder, and the cache that it gets at the first position.
       limit_B: maximum length of each sentence in tokens, EOS included, 2 .. max_length (L).
       prefix_BL: ids that each sentence must begin with, then 0; None for no prefixes.
-      score: the score that greedy search adds to the logits of the likeliest ids; None for none. Log-probabilities stay
-        the model's.
     """
     batch, size = limit_B.shape[0], search.size
     key_BN = jax.vmap(lambda key: jax.vmap(lambda n: jax.random.fold_in(key, n))(jnp.arange(size)))(key_B)
@@ -85,7 +80,7 @@ def generate(
         return search.over(rows, limit_B) | (rows.done_BN | (rows.log_prob_BN == -jnp.inf)).all(-1)
 
     def body(state):
-        position, rows, slot_BNL, passes_B, cache, prefixes = state
+        position, rows, slot_BNL, passes_B, cache = state
         active_B1 = ~over(rows)[:, None]
         slot_BNL = jnp.where(jnp.arange(max_length) == position, jnp.arange(size)[:, None], slot_BNL)
         logits_BNV, cache = next_fn(rows.tokens_BNL, slot_BNL, position, cache)
@@ -96,8 +91,6 @@ def generate(
             token_B11 = prefix_BL[:, position, None, None]
             other_BNV = (token_B11 > 0) & (jnp.arange(logits_BNV.shape[-1]) != token_B11)
             logits_BNV = jnp.where(other_BNV, -jnp.inf, logits_BNV)
-        if score is not None:
-            logits_BNV, prefixes = _scored(score, logits_BNV, prefixes)
         key_step_BN = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, position)))(key_BN)
         extension = search.extend(key_step_BN, logits_BNV, log_z_BN, rows)
         parent_BN = jnp.where(active_B1, extension.parent_BN, jnp.arange(size))
@@ -115,7 +108,7 @@ def generate(
             # A row with probability 0 only fills a free place; it is not done, so that another row may replace it.
             done_BN=rows.done_BN | (goes_on_BN & (extension.token_BN == ids.eos) & (log_prob_BN > -jnp.inf)),
         )
-        return position + 1, rows, slot_BNL, passes_B + active_B1[:, 0], cache, prefixes
+        return position + 1, rows, slot_BNL, passes_B + active_B1[:, 0], cache
 
     rows = Hypotheses(
         tokens_BNL=jnp.full((batch, size, max_length), ids.padding, jnp.int32),
@@ -124,25 +117,12 @@ def generate(
         done_BN=jnp.zeros((batch, size), bool),
     )
     slot_BNL = jnp.zeros((batch, size, max_length), jnp.int32)
-    prefixes = None if score is None else (score.start(batch, size), jnp.full((batch, size), -1, jnp.int32))
-    _, rows, _, passes_B, _, _ = jax.lax.while_loop(
+    _, rows, _, passes_B, _ = jax.lax.while_loop(
         lambda state: (state[0] < max_length) & ~over(state[1]).all(),
         body,
-        (jnp.int32(0), rows, slot_BNL, jnp.zeros(batch, jnp.int32), cache, prefixes),
+        (jnp.int32(0), rows, slot_BNL, jnp.zeros(batch, jnp.int32), cache),
     )
     return rows, passes_B
-
-
-def _scored(score: PrefixScore, logits_B1V: Float[Array, "B 1 V"], prefixes: Any) -> tuple[Any, Any]:
-    """Leaves the best id by logit and score as the only one, and gives the longer prefixes: their states, last ids."""
-    state, last_B1 = prefixes
-    value_BK, token_BK = best_logits(logits_B1V[:, 0], min(_SCORED, logits_B1V.shape[-1]))
-    gained_B1K, state_B1K = score.grow(state, last_B1, token_BK)
-    best_B1 = (value_BK[:, None] + gained_B1K).argmax(-1)
-    token_B1 = jnp.take_along_axis(token_BK, best_B1, axis=1).astype(jnp.int32)
-    state = jax.tree.map(lambda x: jnp.take_along_axis(x[:, 0], best_B1, axis=1), state_B1K)
-    others_B1V = jnp.arange(logits_B1V.shape[-1]) != token_B1[..., None]
-    return jnp.where(others_B1V, -jnp.inf, logits_B1V), (state, token_B1)
 
 
 def allowed(
@@ -167,7 +147,7 @@ def write_targets(
     seed,
     kept_v=None,
     prefix_BL=None,
-    score: FusedScore | None = None,
+    fused: FusedScore | None = None,
 ) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
     """Searches for translations: hypotheses, their scores (-inf for unfinished ones), passes of each sentence.
 
@@ -175,7 +155,7 @@ def write_targets(
       source_BS: one sentence with its EOS in each row, then padding; random draws depend on it and on the seed.
       limit_B, search, max_length, prefix_BL: as in `generate`.
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
-      score: the table that greedy search weighs in; None for none.
+      fused: the table that greedy search weighs in; None for none.
     """
     params = in_model_dtype(model.config, params)  # once, not for every token
     bound = model.bind({"params": params})
@@ -195,11 +175,10 @@ def write_targets(
         next_fn,
         cache,
         limit_B,
-        search,
+        search if fused is None else FusedSearch(fused, search),
         max_length=max_length,
         ids=model.ids,
         prefix_BL=prefix_BL,
-        score=None if score is None else score.reading(source_BS),
     )
     score_BN = jnp.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)
     return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B

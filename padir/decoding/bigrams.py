@@ -249,7 +249,7 @@ def _bit(word: Any) -> Any:
 
 @flax.struct.dataclass
 class Spelling:
-    """What each piece adds to the hash of a word: letters that continue it, and letters after an end of word.
+    """Hashes of the letters of each piece: letters that continue a word, and letters after an end of word.
 
     Attributes:
       lead_V, factor_V: hash of the letters before an end of word, and the number that multiplies the hash before them.

@@ -17,12 +17,16 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from padir import checks
 from padir.decoding.bigrams import BEGIN, BigramScore
+from padir.decoding.search import Extension, Search
+from padir.refinement.scores import best_logits
 from padir.text.ids import EOS
+
+_LIKELIEST = 8  # number of ids whose logits greedy search adds the table to
 
 
 @checks.settings
 class Fusion:
-    """How much a table of bigrams counts.
+    """Weights of a table of bigrams in decoding.
 
     Attributes:
       weight: number that multiplies the log-probability of each piece after the piece before it.
@@ -89,3 +93,34 @@ class FusedScore:
         if self.own_BW is None:
             return jnp.zeros(word_BNK.shape)
         return jnp.where(self.table.knows(word_BNK, self.own_BW[:, None, None]), 0.0, self.unknown)
+
+
+@flax.struct.dataclass
+class FusedSearch:
+    """Greedy search that adds a table's score to the likeliest logits; log-probabilities stay the model's own.
+
+    Attributes:
+      search: the search of one row that it changes.
+    """
+
+    fused: FusedScore
+    search: Search = flax.struct.field(pytree_node=False)
+
+    @property
+    def size(self) -> int:
+        return self.search.size
+
+    def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
+        last_B1 = jnp.take_along_axis(rows.tokens_BNL, jnp.maximum(rows.length_BN - 1, 0)[..., None], axis=2)[..., 0]
+        last_B1 = jnp.where(rows.length_BN == 0, -1, last_B1)
+        value_BK, token_BK = best_logits(logits_BNV[:, 0], min(_LIKELIEST, logits_BNV.shape[-1]))
+        gained_B1K, _ = self.fused.grow(self.fused.start(*last_B1.shape), last_B1, token_BK)
+        best_B1 = (value_BK[:, None] + gained_B1K).argmax(-1)
+        is_best_BNV = jnp.arange(logits_BNV.shape[-1]) == jnp.take_along_axis(token_BK, best_B1, axis=1)[..., None]
+        return self.search.extend(key_BN, jnp.where(is_best_BNV, logits_BNV, -jnp.inf), log_z_BN, rows)
+
+    def score(self, log_prob_BN, length_BN):
+        return self.search.score(log_prob_BN, length_BN)
+
+    def over(self, rows, limit_B):
+        return self.search.over(rows, limit_B)

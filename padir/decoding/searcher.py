@@ -59,7 +59,7 @@ class Searcher:
                 max_length=longest,
                 seed=decoding.seed,
                 kept_v=kept_v,
-                score=fusion and fusion.over(loaded.table, "causal", kept_v),
+                fused=fusion and fusion.over(loaded.table, "causal", kept_v),
                 prefix_BL=prefix_BL,
             )
         arrays = found.tokens_BNL, found.length_BN, found.log_prob_BN, score_BN, passes_B

@@ -18,11 +18,11 @@ from support.tiny_model import random_translator, same
 
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
-from padir.decoding.autoregressive import _scored
 from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling
-from padir.decoding.fusion import Fusion
+from padir.decoding.fusion import FusedSearch, Fusion
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.scoring import score_pairs
+from padir.decoding.search import Beam, Hypotheses
 from padir.decoding.shortlist import Shortlist
 from padir.jobs.learn_bigrams import learn
 from padir.pretrained import model_folder
@@ -168,7 +168,7 @@ def test_hypotheses_are_ordered_by_both_scores_and_keep_their_own(ctc, fusion):
     assert result.score == pytest.approx(found[fusion][0].score) and result.text == result.candidates[0].text
 
 
-def test_a_sentence_does_not_depend_on_its_batch_or_on_a_shortlist_of_all_ids(ctc):
+def test_neither_batch_nor_a_shortlist_of_all_ids_changes_a_sentence(ctc):
     texts = ["eins zwei drei", "vier", "neun acht sieben sechs"]
     how = {"prefix_beam": 4, "fusion": "bigrams:weight=0.5", "rerank": "own"}
     together = ctc.translate(texts, **how)
@@ -186,15 +186,21 @@ def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus)
     size = len(log_prob)
     logits_B1V = jax.random.normal(jax.random.key(0), (3, 1, size))
     last_B1 = jnp.array([[-1], [270], [275]])
-    score = Fusion(causal=2.0).over(table, "causal", None)
-    left_B1V, (_, token_B1) = jax.jit(_scored)(
-        score.reading(jnp.ones((3, 1), int)), logits_B1V, (jnp.zeros((3, 1), jnp.uint32), last_B1)
+    fused = Fusion(causal=2.0).over(table, "causal", None).reading(jnp.ones((3, 1), int))
+    written_B1 = (last_B1 >= 0).astype(int)
+    rows = Hypotheses(
+        last_B1[..., None] * written_B1[..., None], written_B1, jnp.zeros((3, 1)), jnp.zeros((3, 1), bool)
+    )
+    log_z_B1 = jax.nn.logsumexp(logits_B1V, axis=-1)
+    extended = FusedSearch(fused, Beam(1)).extend(
+        jax.random.split(jax.random.key(1), (3, 1)), logits_B1V, log_z_B1, rows
     )
     for b, last in enumerate([BEGIN, 270, 275]):
         logit_V = np.asarray(logits_B1V[b, 0], np.float64)
         likeliest = np.argsort(-logit_V)[:8]
         best = likeliest[(logit_V + 2.0 * log_prob[last])[likeliest].argmax()]
-        assert token_B1[b, 0] == best and np.flatnonzero(np.isfinite(left_B1V[b, 0])).tolist() == [best]
+        assert extended.token_BN[b, 0] == best
+        assert extended.log_prob_BN[b, 0] == pytest.approx(logit_V[best] - float(log_z_B1[b, 0]), abs=1e-4)
 
 
 def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):

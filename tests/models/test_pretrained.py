@@ -34,7 +34,7 @@ def test_the_autoregressive_model_translates():
     assert Translator.load("de_en_ar").translate(["Guten Morgen!"])[0].text == "Good morning!"
 
 
-def test_the_ctc_model_writes_in_one_pass_with_its_table_and_its_causal_side_can_choose():
+def test_the_ctc_model_writes_in_one_pass_and_its_table_mends_words():
     translator = Translator.load("de_en_ctc")
     plain = {"fusion": None, "rerank": "causal"}
     ways = ({}, plain | {"prefix_beam": 1}, plain | {"prefix_beam": 5})
