@@ -92,7 +92,8 @@ class TestRun:
 
     @pytest.mark.parametrize("num_steps", [6, 7])
     def test_another_configuration_than_the_checkpoints_is_told(self, data, finished, logged, num_steps):
-        text = f"# train\ntrain.num_steps = {num_steps}\ntrain.seed = \\\n    4\nModelConfig.width = 16\n"
+        steps = f"train.num_steps = {num_steps}\nconfig.TrainConfig.num_steps = {num_steps}\n"
+        text = f"# train\n{steps}train.seed = \\\n    4\nModelConfig.width = 16\n"
         train_tiny(data, finished, num_steps=num_steps, config_text=text)
         lines = logged().splitlines()
         first = lines.index("the configuration differs from the configuration of the checkpoint of step 6:")
