@@ -23,7 +23,7 @@ from padir.cli.arguments import (
     test_set_of,
 )
 from padir.cli.console import tell, warn
-from padir.cli.options import MODEL
+from padir.cli.options.shared import MODEL
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.decoding.options import Decoding
