@@ -331,16 +331,6 @@ class Mixture:
                     raise PadirError(how, remedy="mix folders of the same vocabulary and languages")
         return manifests
 
-    def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
-        """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder."""
-        paths: list[str] = []
-        lengths = []
-        for folder, manifest in zip(self.folders, manifests, strict=True):
-            info = manifest.splits[split]
-            paths += [str(Path(folder, shard)) for shard in info.shards]
-            lengths.append(read_lengths(folder, split, info.written))
-        return paths, np.concatenate(lengths)
-
     def chosen(self, counts: list[int], epoch: int, seed: int) -> np.ndarray:
         """The record numbers of an epoch, folder by folder; the numbers of a folder of weight 2 come twice.
 
