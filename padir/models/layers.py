@@ -161,31 +161,22 @@ class RelativePositionBias(nn.Module):
             bucket = jnp.asarray(bucket_LL)[index_BL[:, :, None], index_BL[:, None, :]]
         else:
             bucket = bucket_LL[None] if position is None else jnp.asarray(bucket_LL)[position[None, None]]
-        biases = jax.lax.platform_dependent(table, bucket, tpu=_take_by_product, default=_take)
-        return jnp.moveaxis(biases, 0, 1)
+        return jnp.moveaxis(take_rows(table.T, bucket), -1, 1)
 
 
-def _take(table_HX, bucket):
-    return jnp.take(table_HX, bucket, axis=1)
-
-
-def _take_by_product(table_HX, bucket):
-    """Looks up rows by a product with one-hot vectors, as T5X does: gathers and scatters are slow on TPUs."""
-    chosen = jax.nn.one_hot(bucket, table_HX.shape[1], dtype=table_HX.dtype)
-    return jnp.einsum("HX,...X->H...", table_HX, chosen, precision=jax.lax.Precision.HIGHEST)
-
-
-def take_rows(table_PHK: Float[Array, "P H K"], index_BL: Int[Array, "B L"]) -> Float[Array, "B L H K"]:
+def take_rows(table: Float[Array, "P ..."], index: Int[Array, ...] | np.ndarray) -> Float[Array, ...]:
     """The rows of a small table at the given indices."""
+    return jax.lax.platform_dependent(table, index, tpu=_take_by_product, default=_take)
 
-    def by_product(table_PHK, index_BL):
-        chosen_BLP = jax.nn.one_hot(index_BL, table_PHK.shape[0], dtype=table_PHK.dtype)
-        return jnp.tensordot(chosen_BLP, table_PHK, 1, precision=jax.lax.Precision.HIGHEST)
 
-    def gathered(table_PHK, index_BL):
-        return jnp.take(table_PHK, index_BL, axis=0)
+def _take(table, index):
+    return jnp.take(table, index, axis=0)
 
-    return jax.lax.platform_dependent(table_PHK, index_BL, tpu=by_product, default=gathered)
+
+def _take_by_product(table, index):
+    """Looks up rows by a product with one-hot vectors, as T5X does: gathers and scatters are slow on TPUs."""
+    chosen = jax.nn.one_hot(index, table.shape[0], dtype=table.dtype)
+    return jnp.tensordot(chosen, table, 1, precision=jax.lax.Precision.HIGHEST)
 
 
 class Attention(nn.Module):
