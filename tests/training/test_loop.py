@@ -28,7 +28,7 @@ from padir.models import Transformer, init_params, load_model
 from padir.refinement.corruption import Mask
 from padir.storage.folders import LOCK
 from padir.text.ids import Ids
-from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective
+from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective, TrainConfig
 from padir.training.log import TrainingLog, read_rows
 from padir.training.state import TrainState
 from padir.training.step import make_step
@@ -249,7 +249,8 @@ def test_padding_beyond_the_position_table_does_no_harm():
     optimizer = Adam().transformation(10)
     params = init_params(model, seed=0)
     state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
-    step_fn = make_step(model, Objective(stage_weights=("all",)), optimizer, batching, seed=0, num_steps=10)
+    config = TrainConfig(TINY, Objective(stage_weights=("all",)), batching=batching, num_steps=10)
+    step_fn = make_step(model, optimizer, config)
     state, _ = jax.jit(step_fn)(state, Batch(tokens, segments, tokens, segments))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
 
