@@ -66,8 +66,12 @@ _VERBS = [
     for person in range(6)
 ]
 # The forms of a verb, in their order in the clause: in clauses that end with their verb, and in all others.
-_LAST = _index((tuple(verb.german_last(*form).split()), (verb, *form)) for verb, *form in _VERBS)
-_SECOND = _index((tuple(filter(None, verb.german(*form))), (verb, *form)) for verb, *form in _VERBS)
+_LAST = _index(
+    (tuple(verb.german_last(tense, person).split()), (verb, tense, person)) for verb, tense, person in _VERBS
+)
+_SECOND = _index(
+    (tuple(filter(None, verb.german(tense, person))), (verb, tense, person)) for verb, tense, person in _VERBS
+)
 
 
 def _noun_phrase(words: list[str], start: int) -> tuple[list[NounPhrase | Pronoun], int]:
