@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -50,16 +49,19 @@ class Limits:
       PadirError: a limit is so low that no request could meet it.
     """
 
-    max_body: checks.Count = 65_536
-    max_sentences: checks.Count = 64
-    max_characters: checks.Count = 8_192
-    max_steps: checks.Count = 16
-    max_lengths: checks.Count = 8
-    max_queue: checks.Count = 1_024
-    timeout: Annotated[float, partial(checks.above, 0), partial(checks.below, 0, math.inf)] = 30.0
+    max_body: int = 65_536
+    max_sentences: int = 64
+    max_characters: int = 8_192
+    max_steps: int = 16
+    max_lengths: int = 8
+    max_queue: int = 1_024
+    timeout: float = 30.0
 
     def __post_init__(self):
-        checks.check_fields(self)
+        whole = {name: value for name, value in dataclasses.asdict(self).items() if name != "timeout"}
+        checks.counts(1, **whole)
+        if not 0 < self.timeout < float("inf"):
+            raise PadirError("timeout", "above 0 seconds and finite", self.timeout)
         if self.max_queue < 2 * self.max_sentences:
             expected = (
                 f"at least twice max_sentences ({self.max_sentences}), so that a client's share fits every request"
