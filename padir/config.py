@@ -304,7 +304,9 @@ def check_overrides() -> None:
     Raises:
       PadirError: a binding had no effect.
     """
-    used = {each for line in gin.operative_config_str().splitlines() for each in _names(line.partition(" =")[0])}
+    # By registered names: in `gin.operative_config_str` a file's imports decide how names are written.
+    operative = ((key, name) for key, values in gin.config._OPERATIVE_CONFIG.items() for name in values)
+    used = {each for (scope, item), name in operative for each in _names(f"{scope}/{item}.{name}".lstrip("/"))}
     inside = (_key(each) for values in gin.config._CONFIG.values() for each, _ in _inside(values.values()))
     used |= {key[0] for key in inside if key}
     for name in _overrides:

@@ -174,6 +174,14 @@ class TestClassesOfOnesOwn:
         assert type(made.strategy).__name__ == "Mine" and made.strategy.patience == 3 and made.num_steps == 7
         assert "my_strategies.Mine.patience = 3" in config.operative()  # and the binding of num_steps counts as used
 
+    def test_bindings_of_the_command_line_count_as_used(self, mine):
+        bindings = ["train.num_steps=7", "Cosine.peak=0.5"]
+        config.parse([mine], bindings, allow_imports=["my_strategies"])
+        refuses(config.check_overrides, "train.num_steps has no effect")
+        made = built(TrainConfig)
+        assert (made.num_steps, made.optimizer.learning_rate.peak) == (7, 0.5)
+        config.check_overrides()
+
     def test_the_command_line_allows_their_module(self, mine, monkeypatch, capsys):
         monkeypatch.setattr("padir.cli.translating.run_translate", lambda args: print(config.configured(Decoding)()))
         assert "add --allow_imports" in refused(capsys, f"translate --gin_file {mine}")

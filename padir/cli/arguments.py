@@ -9,7 +9,7 @@ import inspect
 import itertools
 import pkgutil
 import typing
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +123,6 @@ def configured(default: Decoding) -> Decoding:
     return default
 
 
-def _bound_by_gin() -> list[str]:
-    from padir import config
-
-    return sorted(config.bound(Decoding))
-
-
 def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **values: Any) -> list[Decoding]:
     """Decoding options for every combination of values, for options that take several; `values` as in `decoding_of`."""
     by_mode = choosing(name for name in OPTIONS if getattr(args, name, None) is not None)
@@ -157,42 +151,59 @@ def check_options(
       models: each model's name, its sizes and the options that it decodes with.
       counted: False if the number of hypotheses is chosen later.
     """
+    asked = _asked_options(args)
+    used = [each for model in models for each in _in_own_modes(*model, asked, several=len(models) > 1)]
+    _check_all_are_read(asked, used, models[0][1])
+    if counted:
+        _check_choice(args, used)
+
+
+def _asked_options(args: argparse.Namespace) -> dict[str, str]:
+    """The decoding options that gin binds and the command line gives, as they are written there, with their names."""
+    bound: list[str] = []
+    if args.gin:
+        from padir import config
+
+        bound = sorted(config.bound(Decoding))
     named = [name for name in OPTIONS if getattr(args, name, None) is not None]
-    bound = _bound_by_gin() if args.gin else []
-    asked = {f"Decoding.{name}": name for name in bound} | {f"--{name}": name for name in named}
-    used: list[Decoding] = []
-    sizes = models[0][1]
-    for name, model, decodings in models:
-        own = [each for each in decodings if each.mode in (None, *modes_of(model))]
-        if not own:
-            (only,) = modes_of(model)
-            others = [shown for shown, each in asked.items() if only not in OPTIONS[each].modes]
-            if len(models) > 1:
-                what, got = f"the model {name} has only the mode {only}", " and ".join(others)
-                remedy = "ask for both (--mode refine causal), or leave the model out"
-                raise PadirError(what, got=got or decodings[0].mode, remedy=remedy)
-            if others:
-                raise foreign_option(others[0], only, model)
-        used += [dataclasses.replace(each, mode=mode_of(each, model)) for each in own or decodings]
-    found = {each.mode for each in used}
-    unread = {name for name, option in OPTIONS.items() if not found & {*option.modes}}
-    for name in named:
-        if name in unread:
-            raise foreign_option(f"--{name}", str(used[0].mode), sizes)
-    if names := [f"Decoding.{name}" for name in bound if name in unread]:
-        warn(f"the mode {used[0].mode!r} does not read {' and '.join(names)} of the configuration")
-    if not counted:
-        return
+    return {f"Decoding.{name}": name for name in bound} | {f"--{name}": name for name in named}
+
+
+def _in_own_modes(
+    name: str, sizes: ModelConfig, decodings: Sequence[Decoding], asked: Mapping[str, str], several: bool
+) -> list[Decoding]:
+    """The options in the modes that a model has; refuses one of several models for which they leave none."""
+    own = [each for each in decodings if each.mode in (None, *modes_of(sizes))]
+    if not own:
+        (only,) = modes_of(sizes)
+        foreign = [written for written, option in asked.items() if only not in OPTIONS[option].modes]
+        if several:
+            what, got = f"the model {name} has only the mode {only}", " and ".join(foreign) or decodings[0].mode
+            raise PadirError(what, got=got, remedy="ask for both (--mode refine causal), or leave the model out")
+        if foreign:
+            raise foreign_option(foreign[0], only, sizes)
+    return [dataclasses.replace(each, mode=mode_of(each, sizes)) for each in own or decodings]
+
+
+def _check_all_are_read(asked: Mapping[str, str], used: Sequence[Decoding], sizes: ModelConfig) -> None:
+    """Refuse options of the command line that no mode in use reads, and name such bindings of gin in a message."""
+    modes = {each.mode for each in used}
+    unread = [written for written, name in asked.items() if modes.isdisjoint(OPTIONS[name].modes)]
+    for written in unread:
+        if written.startswith("--"):
+            raise foreign_option(written, str(used[0].mode), sizes)
+    if unread:
+        warn(f"the mode {used[0].mode!r} does not read {' and '.join(unread)} of the configuration")
+
+
+def _check_choice(args: argparse.Namespace, used: Sequence[Decoding]) -> None:
+    """Refuse --rerank of a single hypothesis, and an --n_best above the number of hypotheses."""
     most = max(used, key=lambda each: each.num_hypotheses)
-    if most.num_hypotheses == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
+    rerank = getattr(args, "rerank", None) or "own"
+    if most.num_hypotheses == 1 and {*(rerank if isinstance(rerank, list) else [rerank])} != {"own"}:
         remedy = "raise --num_lengths, --prefix_beam or --num_drafts"
         raise PadirError("--rerank needs several hypotheses of a sentence", got=1, remedy=remedy)
     check_n_best(getattr(args, "n_best", None) or 0, most)
-
-
-def _words(value: Any) -> list[Any]:
-    """The values of an option that takes one value, several or none."""
-    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def named_model(model: str) -> tuple[str, str]:
@@ -210,6 +221,15 @@ def load_model(args: argparse.Namespace, sharding: Sharding | None = None, folde
     folder = folder or args.model
     with told(f"loading {folder}"):
         return Translator.load(folder, step=args.step, sharding=sharding)
+
+
+def load_with_options(args: argparse.Namespace) -> tuple[Translator, Decoding]:
+    """Load the model of --model, and its options of decoding, for calls that choose the number of hypotheses."""
+    decoding_of(args)  # wrong numbers are refused before the model is loaded
+    translator = load_model(args)
+    decoding = decoding_of(args, translator.decoding)
+    check_options(args, (args.model, translator.card.config, [decoding]), counted=False)
+    return translator, decoding
 
 
 def load_models(
@@ -254,19 +274,17 @@ def source_of(args: argparse.Namespace) -> Source:
         raise PadirError(what, remedy="give --recipe, or leave them out")
     if args.task and files:
         raise PadirError("give either --task or files, not both")
-    if not files and args.languages:
-        if not args.task or args.task in (*SOURCES, *TFDS_SETS):
-            raise PadirError("--languages applies only to files", remedy="give files, or leave --languages out")
-        return sacrebleu_set(args.task, *pair_of(args.languages), args.data_dir)
-    if args.data_dir and not args.task:
-        raise PadirError("--data_dir applies only to a task", remedy="give --task, or leave --data_dir out")
     if args.task:
-        return get_source(args.task, args.data_dir)
+        return _task_of(args)
+    if args.data_dir:
+        raise PadirError("--data_dir applies only to a task", remedy="give --task, or leave --data_dir out")
     if files:
         if args.languages is None:
             raise PadirError("files need --languages SRC-TGT, such as de-en")
         source_language, target_language = pair_of(args.languages)
         return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **files)
+    if args.languages:
+        raise _languages_of_no_file()
     if args.gin:
         from padir import config
 
@@ -276,6 +294,19 @@ def source_of(args: argparse.Namespace) -> Source:
         "no corpus: give --task NAME, --recipe NAME, or --languages SRC-TGT with --train, --validation or --test files"
         + (", or --data DIR, a prepared folder" if hasattr(args, "data") else "")
     )
+
+
+def _task_of(args: argparse.Namespace) -> Source:
+    """The corpus that --task names: a known one, or with --languages a test set of SacreBLEU."""
+    if not args.languages:
+        return get_source(args.task, args.data_dir)
+    if args.task in (*SOURCES, *TFDS_SETS):
+        raise _languages_of_no_file()
+    return sacrebleu_set(args.task, *pair_of(args.languages), args.data_dir)
+
+
+def _languages_of_no_file() -> PadirError:
+    return PadirError("--languages applies only to files", remedy="give files, or leave --languages out")
 
 
 def folders_of(args: argparse.Namespace) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from padir import __version__
-from padir.cli import options as use
-from padir.cli import options_of_study as study
+from padir.cli.options import data, exchange, measure, study, train, use
+from padir.cli.options.shared import common_options
 from padir.cli.parser import Parser
 
 _GIN = "--gin."
@@ -119,15 +119,15 @@ class Command:
 
 GROUPS = {
     "data": (
-        Command(use.vocab_options, "making"),
-        Command(use.prepare_options, "making"),
-        Command(use.shortlist_options, "making"),
-        Command(use.bigrams_options, "making"),
+        Command(data.vocab_options, "making"),
+        Command(data.prepare_options, "making"),
+        Command(data.shortlist_options, "making"),
+        Command(data.bigrams_options, "making"),
     ),
     "train": (
-        Command(use.train_options, "making"),
-        Command(use.average_options, "making"),
-        Command(use.distill_options, "making"),
+        Command(train.train_options, "making"),
+        Command(train.average_options, "making"),
+        Command(train.distill_options, "making"),
     ),
     "use": (
         Command(use.translate_options, "translating"),
@@ -136,13 +136,13 @@ GROUPS = {
         Command(use.serve_options, "translating"),
     ),
     "measure": (
-        Command(study.evaluate_options, "evaluating"),
-        Command(study.tables_options, "evaluating"),
-        Command(study.compare_options, "evaluating"),
-        Command(study.benchmark_options, "measuring"),
-        Command(study.compile_options, "measuring"),
+        Command(measure.evaluate_options, "evaluating"),
+        Command(measure.tables_options, "evaluating"),
+        Command(measure.compare_options, "evaluating"),
+        Command(measure.benchmark_options, "measuring"),
+        Command(measure.compile_options, "measuring"),
     ),
-    "exchange": (Command(study.export_options, "exchanging"), Command(study.t5x_options, "exchanging")),
+    "exchange": (Command(exchange.export_options, "exchanging"), Command(exchange.t5x_options, "exchanging")),
     "study": (Command(study.ising_options, "measuring"), Command(study.analyse_options, "measuring")),
 }
 
@@ -168,7 +168,7 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
         if names is None or command.name in names:
             command.add(one)
             if command.name != "t5x":  # whose two actions have parsers of their own
-                use.common_options(one)
+                common_options(one)
         one.set_defaults(module=command.module)
     return parser
 

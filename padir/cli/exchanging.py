@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, vocabulary_file
+from padir.cli.arguments import chosen, given, load_with_options, vocabulary_file
 from padir.cli.console import tell
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
@@ -18,10 +18,7 @@ from padir.text.tokenizer import Tokenizer
 
 
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
-    decoding_of(args)  # wrong numbers are refused before the model is loaded
-    translator = load_model(args)
-    decoding = decoding_of(args, translator.decoding)
-    check_options(args, (args.model, translator.card.config, [decoding]), counted=False)
+    translator, decoding = load_with_options(args)
     if args.what == "weights":
         if wrong := [name for name in OPTIONS if getattr(args, name, None) is not None]:
             raise PadirError(f"{wrong[0]} applies only to programs: leave it out, or leave --what weights out")

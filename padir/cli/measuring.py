@@ -23,7 +23,7 @@ from padir.cli.arguments import (
     test_set_of,
 )
 from padir.cli.console import tell, warn
-from padir.cli.options import MODEL
+from padir.cli.options.shared import MODEL
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.decoding.options import Decoding
@@ -33,8 +33,9 @@ from padir.evaluation.rows import Rows, label
 from padir.measuring import benchmark
 from padir.measuring.benchmark import speed_report, training_speed
 from padir.measuring.benchmark.peers import peers
+from padir.measuring.compilation import cost_report
 from padir.measuring.compilation.costs import Compiled, analyse
-from padir.measuring.compilation.devices import Chip, Topology
+from padir.measuring.compilation.devices import Topology
 from padir.measuring.compilation.program_list import DecodeShape, Program, decode_programs, train_program
 from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
@@ -147,10 +148,6 @@ def _rounded(value: float | None) -> str:
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
-_COLUMNS = ("program", "fits", "compiling", "memory", "arguments", "temporaries", "TFLOP", "collectives", "estimate")
-_COLUMNS += ("of the peak", "of the bound")
-
-
 _STOPPED = 130  # exit status after Ctrl-C, as in shells
 
 
@@ -181,17 +178,13 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     try:
         for each in analyse(map(_told, _programs(args, sizes, settings, topology))):
             found.append(each)
-            figures = zip(_COLUMNS[1:], _cells(each, topology.chip)[1:], strict=True)
-            tell(f"{len(found)}. {each.name}: " + (each.failure or ", ".join(map(": ".join, figures))))
+            tell(f"{len(found)}. {cost_report.summary(each, topology.chip)}")
     except KeyboardInterrupt:  # what is compiled is not lost
         stopped = True
-    _show(found, topology)
-    chip = topology.chip
-    rows = [
-        {**dataclasses.asdict(each), "memory": each.memory, "fits": each.fits(chip)}
-        | {"cycle_seconds": each.cycle_seconds(chip), "bound": each.bound(chip), "utilisation": each.utilisation(chip)}
-        for each in found
-    ]
+    cost_report.show(found, topology)
+    for line in (line for each in found for line in cost_report.notes(each)):
+        tell(line)
+    rows = [cost_report.to_row(each, topology.chip) for each in found]
     if stopped or any(row["fits"] is False for row in rows):
         args.status = _STOPPED if stopped else 1
     return {"topology": topology.name, "devices": len(topology.devices), "programs": rows}
@@ -228,52 +221,6 @@ def _sizes(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig) -> tup
     return Ids(_VOCABULARY if sizes.vocab_size is None else sizes.vocab_size), length
 
 
-def _cells(each: Compiled, chip: Chip | None) -> list[str]:
-    """The cells of a program's row, as `_COLUMNS` names them."""
-    fits = {True: "yes", False: "no", None: "not known"}[each.fits(chip)]
-    moved = [_figure(value, 1e9) for value in (each.memory, each.arguments, each.temporaries)]
-    collectives = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in each.collectives.items())
-    cells = [each.name, fits, f"{each.compile_seconds:.0f} s", *moved, _figure(each.flops, 1e12)]
-    seconds, bound = each.cycle_seconds(chip), each.bound(chip)
-    share = bound / seconds if seconds and bound else None
-    cells += [collectives or "none", _figure(seconds, 1e-3, " ms")]
-    return [*cells, _figure(each.utilisation(chip), 0.01, " %"), _figure(share, 0.01, " %")]
-
-
-def _show(found: list[Compiled], topology: Topology) -> None:
-    chip = topology.chip
-    of = "memory of a device not known" if chip is None else f"{chip.memory / 1e9:.0f} GB a device"
-    kind = topology.devices[0].device_kind
-    title = f"{topology.name}: {len(topology.devices)} devices ({kind}), {of}; memory in GB, numbers for each device"
-    tables.show(title, [*_COLUMNS], [_cells(each, chip) for each in found])
-    for each in found:
-        buffers = ", ".join(_figure(size, 1e6, " MB ") + name for size, name in each.buffers)
-        tell(f"the largest buffers of {each.name}: {buffers or 'not known'}")
-        if each.cycles is not None and each.cycles.unestimated:
-            without = ", ".join(f"{count:.0f} {kind}" for kind, count in each.cycles.unestimated.items())
-            tell(f"the estimate of {each.name} leaves out {without}")
-
-
-def _figure(value: float | None, unit: float, name: str = "") -> str:
-    return "not known" if value is None else f"{value / unit:.3g}{name}"
-
-
-_OF_MODELS = ("attention", "dependency", "refinement", "schedule")
-_READ_BY = {  # the subjects of `padir analyse` that read an option; the others refuse it
-    "num_steps": ("attention", "dependency", "refinement"),
-    "strategy": ("attention", "dependency", "refinement"),
-    "examples": ("attention", "dependency", "refinement"),
-    "values": ("dependency",),
-    "canvases": ("dependency",),
-    "given": ("dependency",),
-    "strategies": ("refinement", "oracle"),
-    "passes": ("refinement", "schedule"),
-    **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
-    **dict.fromkeys(("sentences", "model", "data", "task", "test"), _OF_MODELS),
-    **dict.fromkeys(("length_window", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
-}
-
-
 def run_ising(args: argparse.Namespace) -> dict[str, Any]:
     sizes = chosen(args, "padir.studies.ising.subjects:run")
     for name in sizes.keys() & {"samples", "couplings", "fields", "only"}:
@@ -290,7 +237,7 @@ def run_ising(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     extent = chosen(args, "padir.studies.analysis.analyses:AnalysisOptions")
-    for name, subjects in _READ_BY.items():
+    for name, subjects in analysis.READ_BY.items():
         if (name in extent or getattr(args, name, None) not in (None, [])) and args.subject not in subjects:
             raise PadirError(f"{name} applies only to {', '.join(subjects)}: leave it out of {args.subject}")
     options = analysis.AnalysisOptions(**extent)

@@ -8,7 +8,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from padir.cli.console import log_to_stderr, tell, without_controls
@@ -23,6 +23,7 @@ from padir.storage.remote import RemoteFolder, Unreachable, fetched
 # Options that may be addresses, and commands whose --output may be one.
 _ADDRESSES = ("data", "model", "model_dir", "rerank")
 _SENDING = ("prepare", "distill", "average")
+_RESULTS = ("output", "json", "html")  # options that name files of results
 
 
 def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
@@ -87,7 +88,7 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
 
 def _check_results(args: argparse.Namespace) -> None:
     """Check that the files of results can be written, before any work."""
-    for name in ("output", "json", "html"):
+    for name in _RESULTS:
         path = getattr(args, name, None)
         if path is not None and not is_address(path):
             check_writable(path, file=name != "output")
@@ -96,34 +97,35 @@ def _check_results(args: argparse.Namespace) -> None:
                 tell(f"padir: {folder} does not exist, and will be made")
 
 
+def _words(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The words of the command line with the names of their options; not sentences, which may look like addresses."""
+    for name, value in vars(args).items():
+        for word in value if isinstance(value, list) else [value]:
+            if isinstance(word, str) and name != "texts":
+                yield name, word
+
+
 def _check_inputs(args: argparse.Namespace) -> None:
     """Refuse files of results that are files of the command's input, or of other results."""
-    results = ("output", "json", "html")
     taken: dict[str | tuple[int, int], str] = {}
-    for name in sorted(vars(args), key=results.__contains__):  # inputs first
-        values = getattr(args, name)
-        for path in values if isinstance(values, list) else [values]:
-            if name == "texts" or not isinstance(path, str) or not (name in results or os.path.isfile(path)):
-                continue
-            first = taken.setdefault(os.path.realpath(path), name)
-            if os.path.isfile(path):
-                status = os.stat(path)
-                first = taken.setdefault((status.st_dev, status.st_ino), first)
-            if name in results and first != name:
-                raise PadirError(f"--{name} {path} would replace the file of --{first}: give another file")
+    for name, path in sorted(_words(args), key=lambda each: each[0] in _RESULTS):  # inputs first
+        if name not in _RESULTS and not os.path.isfile(path):
+            continue
+        first = taken.setdefault(os.path.realpath(path), name)
+        if os.path.isfile(path):
+            status = os.stat(path)
+            first = taken.setdefault((status.st_dev, status.st_ino), first)
+        if name in _RESULTS and first != name:
+            raise PadirError(f"--{name} {path} would replace the file of --{first}: give another file")
 
 
 def _check_addresses(args: argparse.Namespace) -> None:
     """Refuse addresses such as gs://bucket/run for options that take local files, and unknown addresses everywhere."""
-    for name, value in vars(args).items():
-        for word in value if isinstance(value, list) else [value]:
-            if name == "texts" or not isinstance(word, str):  # a sentence may begin with an address
-                continue
-            if name in _ADDRESSES or (name == "output" and args.command in _SENDING):
-                if is_address(word):
-                    RemoteFolder.at(word)
-            else:
-                check_local(word)
+    for name, word in _words(args):
+        if name not in _ADDRESSES and not (name == "output" and args.command in _SENDING):
+            check_local(word)
+        elif is_address(word):
+            RemoteFolder.at(word)
 
 
 def _fetch(args: argparse.Namespace) -> None:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, sharding_of
+from padir.cli.arguments import (
+    check_options,
+    chosen,
+    decoding_of,
+    given,
+    load_model,
+    load_with_options,
+    sharding_of,
+)
 from padir.cli.console import read_lines, tell, warn, without_controls
 from padir.constrained.terms import read_terms
 from padir.data.kinds import check_lines
@@ -170,10 +178,7 @@ def run_serve(args: argparse.Namespace) -> dict[str, Any]:
         ) from None
 
     limits = Limits(**chosen(args, "padir.serve.messages:Limits"))
-    decoding_of(args)  # wrong numbers are refused before all else
-    translator = load_model(args)
-    decoding = decoding_of(args, translator.decoding)
-    check_options(args, (args.model, translator.card.config, [decoding]), counted=False)
+    translator, decoding = load_with_options(args)
     return serve(
         Engine(translator, decoding, limits, **chosen(args, "padir.serve.engine:Engine")),
         Path(args.model).name,

@@ -27,8 +27,8 @@ import numpy as np
 
 from padir import checks
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Rows, Shape
-from padir.data.prepared import REMEDY, Mixture, PreparedManifest, SplitInfo
-from padir.data.records import read_flat, readable
+from padir.data.prepared import Mixture, PreparedManifest, SplitInfo
+from padir.data.records import Records
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.text.ids import Ids, round_up
@@ -145,15 +145,9 @@ class _Records:
         self._seed = seed
         self._counts = [info.written for info in infos]
         self._prefix = [ids.length] if length_token else []
-        paths, length_N2 = mixture.records(manifests, split)
-        self._vocab_size = vocabulary.size
+        self._records = Records.of(mixture, manifests, split)
         self._added_2 = np.array([len(self._prefix), 0], np.int32)
-        self._length_N2 = length_N2 + self._added_2
-        with readable(mixture):
-            self._source: Any = grain.sources.ArrayRecordDataSource(paths)
-        if len(self._source) != len(length_N2):
-            what = f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records"
-            raise PadirError(what, remedy=REMEDY)
+        self._length_N2 = self._records.length_N2 + self._added_2
         # A saved state stands for the same batches if all these values are equal; the number of processes may differ.
         limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
         same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
@@ -178,8 +172,8 @@ class _Records:
         B //= shard[1]
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
-        stored_N2 = self._length_N2[np.array(numbers, int)] - self._added_2
-        sides = read_flat(self._source, numbers, stored_N2, self._vocab_size, self._mixture)
+        stored_N2 = self._records.length_N2[np.array(numbers, int)]
+        sides = self._records.read(numbers)
         count_B = np.array([len(row) for row in rows], int)
         first_N = np.repeat(np.cumsum(count_B) - count_B, count_B)  # number of the first pair of each pair's row
         row_N = np.repeat(np.arange(len(rows)), count_B)

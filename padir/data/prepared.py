@@ -19,6 +19,7 @@ from padir import checks
 from padir.data.sources import PathLike
 from padir.errors import PadirError, first_line
 from padir.storage.files import parsed_json
+from padir.storage.folders import check_no_others
 from padir.storage.manifest import MANIFEST, Manifest, sha256
 from padir.text.tokenizer import Tokenizer
 
@@ -218,12 +219,8 @@ def is_prepared(directory: Path) -> bool:
 
 
 def check_replaceable(directory: Path) -> None:
-    """Checks that padir made every file of a prepared folder, because replacing the folder deletes all its files."""
-    ours = {MANIFEST, *json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]}
-    names = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
-    if foreign := sorted(name for name in names if name not in ours):
-        remedy = "move them away, or give another folder"
-        raise PadirError(f"{directory} holds files that padir did not make, such as {foreign[0]}", remedy=remedy)
+    """Checks that padir made every file of a prepared folder, whose manifest may be of another version."""
+    check_no_others(directory, json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"])
 
 
 def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
@@ -330,16 +327,6 @@ class Mixture:
                     how = f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})"
                     raise PadirError(how, remedy="mix folders of the same vocabulary and languages")
         return manifests
-
-    def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
-        """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder."""
-        paths: list[str] = []
-        lengths = []
-        for folder, manifest in zip(self.folders, manifests, strict=True):
-            info = manifest.splits[split]
-            paths += [str(Path(folder, shard)) for shard in info.shards]
-            lengths.append(read_lengths(folder, split, info.written))
-        return paths, np.concatenate(lengths)
 
     def chosen(self, counts: list[int], epoch: int, seed: int) -> np.ndarray:
         """The record numbers of an epoch, folder by folder; the numbers of a folder of weight 2 come twice.

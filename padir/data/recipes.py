@@ -19,7 +19,7 @@ from padir.data import markup
 from padir.data.archives import matches, members
 from padir.data.formats import Corpus, Text, aligned, corpora
 from padir.data.markup import Pairs
-from padir.data.sources import SPLITS, PathLike
+from padir.data.sources import SPLITS, PathLike, check_split
 from padir.errors import PadirError, nearest
 from padir.text.lines import lines_of, open_bytes
 
@@ -198,8 +198,7 @@ class Recipe:
           PadirError: there is no such split. Reading raises it for damaged files, an archive without the texts, sides
             of different lengths, and another number of pairs than `COUNTS` has.
         """
-        if split not in SPLITS:
-            raise PadirError(f"{self.name} has no split {split!r}", remedy=f"use one of {', '.join(SPLITS)}")
+        check_split(self, split)
         if split == "train":  # the others are small, so a wrong file is found now, and not after hours
             for other in ("validation", "test"):
                 list(self.pairs(other))

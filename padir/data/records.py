@@ -9,16 +9,27 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grain
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from padir.data.prepared import FILTERS, REMEDY, LengthLimits, Mixture, SplitInfo, lengths_name
+from padir.data.prepared import (
+    FILTERS,
+    REMEDY,
+    LengthLimits,
+    Mixture,
+    PreparedManifest,
+    SplitInfo,
+    lengths_name,
+    read_lengths,
+)
 from padir.data.sources import PathLike
 from padir.errors import PadirError, first_line
 from padir.text.ids import EOS, PADDING
@@ -149,7 +160,7 @@ class _Shards:
 
 
 @contextlib.contextmanager
-def readable(where: PathLike | Mixture) -> Iterator[None]:
+def _readable(where: PathLike | Mixture) -> Iterator[None]:
     """Turns ArrayRecord's errors about damaged files into a `PadirError`."""
     try:
         yield
@@ -157,42 +168,67 @@ def readable(where: PathLike | Mixture) -> Iterator[None]:
         raise PadirError(f"the records of {where} are damaged ({first_line(error)})", remedy=REMEDY) from error
 
 
-def read_flat(
-    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: PathLike | Mixture
-) -> tuple[np.ndarray, np.ndarray]:
-    """All source tokens and all target tokens of records, as two int32 arrays with one record after another.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Records:
+    """The records of a split, of one folder or several.
 
-    Args:
+    Attributes:
       source: the records, a `grain.sources.ArrayRecordDataSource`.
-      numbers: numbers of the records to read, all at once.
-      length_N2: the lengths of the two sides of these records.
+      length_N2: the lengths of the two sides of each record, EOS included.
       vocab_size: number of ids.
-      where: the folder or folders of the records, for the message.
-
-    Raises:
-      PadirError: a file cannot be read, a record has other lengths or ids, or a side of it does not end in EOS.
+      where: the folder or folders, for messages.
     """
-    if not len(numbers):
-        return np.zeros(0, np.int32), np.zeros(0, np.int32)
-    with readable(where):
-        records = source.__getitems__(list(numbers))
-    source_N, target_N = length_N2.T.astype(np.int64)
-    size_N = 1 + source_N + target_N
 
-    def check(whole_N: np.ndarray) -> None:
-        if not whole_N.all():
-            lengths = " and ".join(map(str, length_N2[whole_N.argmin()].tolist()))
-            raise PadirError(f"a record must be a pair of {lengths} ids below {vocab_size}", remedy=REMEDY)
+    source: Any
+    length_N2: np.ndarray
+    vocab_size: int
+    where: PathLike | Mixture
 
-    check((np.array([*map(len, records)]) == 4 * size_N) & (source_N > 0) & (target_N > 0))
-    all_T = np.frombuffer(b"".join(records), "<i4")
-    begin_N = np.cumsum(size_N) - size_N
-    parts = np.stack([np.ones_like(source_N), source_N, target_N], axis=1)  # the source's length, and the two sides
-    part_T = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(parts)), parts.ravel())
-    is_id_T = (part_T == 0) | ((all_T > PADDING) & (all_T < vocab_size))
-    ends = (all_T[begin_N + source_N] == EOS) & (all_T[begin_N + size_N - 1] == EOS)
-    check((all_T[begin_N] == source_N) & ends & np.logical_and.reduceat(is_id_T, begin_N))
-    return all_T[part_T == 1], all_T[part_T == 2]
+    @staticmethod
+    def of(mixture: Mixture, manifests: list[PreparedManifest], split: str) -> Records:
+        """Opens the records of a mixture's split, folder by folder.
+
+        Raises:
+          PadirError: a file cannot be read, or the numbers of records and of lengths differ.
+        """
+        parts = [(folder, each.splits[split]) for folder, each in zip(mixture.folders, manifests, strict=True)]
+        paths = [str(Path(folder, shard)) for folder, info in parts for shard in info.shards]
+        length_N2 = np.concatenate([read_lengths(folder, split, info.written) for folder, info in parts])
+        with _readable(mixture):
+            source: Any = grain.sources.ArrayRecordDataSource(paths)
+        if len(source) != len(length_N2):
+            what = f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(source)} records"
+            raise PadirError(what, remedy=REMEDY)
+        return Records(source, length_N2, manifests[0].vocabulary.size, mixture)
+
+    def read(self, numbers: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All source tokens and all target tokens of records, as two int32 arrays with one record after another.
+
+        Raises:
+          PadirError: a file cannot be read, a record has other lengths or ids, or a side of it does not end in EOS.
+        """
+        if not len(numbers):
+            return np.zeros(0, np.int32), np.zeros(0, np.int32)
+        with _readable(self.where):
+            records = self.source.__getitems__([*map(int, numbers)])
+        length_N2 = self.length_N2[numbers]
+        source_N, target_N = length_N2.T.astype(np.int64)
+        size_N = 1 + source_N + target_N
+
+        def check(whole_N: np.ndarray) -> None:
+            if not whole_N.all():
+                lengths = " and ".join(map(str, length_N2[whole_N.argmin()].tolist()))
+                raise PadirError(f"a record must be a pair of {lengths} ids below {self.vocab_size}", remedy=REMEDY)
+
+        check((np.array([*map(len, records)]) == 4 * size_N) & (source_N > 0) & (target_N > 0))
+        all_T = np.frombuffer(b"".join(records), "<i4")
+        begin_N = np.cumsum(size_N) - size_N
+        parts = np.stack([np.ones_like(source_N), source_N, target_N], axis=1)  # the source's length, and the two sides
+        part_T = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(parts)), parts.ravel())
+        is_id_T = (part_T == 0) | ((all_T > PADDING) & (all_T < self.vocab_size))
+        ends = (all_T[begin_N + source_N] == EOS) & (all_T[begin_N + size_N - 1] == EOS)
+        check((all_T[begin_N] == source_N) & ends & np.logical_and.reduceat(is_id_T, begin_N))
+        return all_T[part_T == 1], all_T[part_T == 2]
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:

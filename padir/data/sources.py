@@ -47,6 +47,12 @@ class Source(Protocol):
         ...
 
 
+def check_split(source: Source, split: str) -> None:
+    """Refuses a split that a source does not have."""
+    if split not in source.splits:
+        raise PadirError(f"{source.name} has no split {split!r}", remedy=f"use one of {', '.join(source.splits)}")
+
+
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
     """Files of one language pair, plain or compressed, read as UTF-8 one sentence at a time.
@@ -89,8 +95,7 @@ class ParallelText:
 
     def corpora(self, split: str) -> list[Corpus]:
         """The corpora of a split, with their names and pairs."""
-        if split not in self.splits:
-            raise PadirError(f"{self.name} has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
+        check_split(self, split)
         return corpora(self._paths(split), (self.source_language, self.target_language))
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:

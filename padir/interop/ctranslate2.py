@@ -21,7 +21,7 @@ from padir.decoding.autoregressive import length_limits
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.search import Beam, Search
+from padir.decoding.search import Beam
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError
@@ -32,10 +32,12 @@ from padir.text.tokenizer import Tokenizer
 from padir.translator import Translator
 
 
-def check_search(search: Search) -> None:
-    """Raises PadirError if the search draws tokens."""
+def beam_of(decoding: Decoding) -> Beam:
+    """The beam search of the options; raises a PadirError if they draw tokens."""
+    search = decoding.search
     if not isinstance(search, Beam):
         raise PadirError(f"CTranslate2 runs only greedy and beam search here, got {search}")
+    return search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,10 +164,7 @@ def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:
         for name in ("shortlist", "precision", "fusion"):
             if getattr(decoding, name) != OPTIONS[name].default:
                 raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
-        search = decoding.search
-        check_search(search)
-        assert isinstance(search, Beam)
-        return CTranslate2Writer(engine, search, loaded.card.config.max_length)
+        return CTranslate2Writer(engine, beam_of(decoding), loaded.card.config.max_length)
 
     return translator.with_writer(make, ThreadPoolExecutor(workers).map)  # a batch for each worker
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grain
 import numpy as np
 
 from padir.data.formats import Corpus
 from padir.data.prepared import VOCABULARY, Mixture, PreparedManifest, load_manifest, read_text
-from padir.data.records import read_flat, readable
+from padir.data.records import Records
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.interop.seqio_tasks import import_seqio, register_source
@@ -89,14 +88,10 @@ def _dataset_of_records(folder: PathLike, manifest: PreparedManifest) -> Callabl
     _, tf = import_seqio()
 
     def dataset(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
-        paths, length_N2 = Mixture((str(folder),)).records([manifest], split)
-        with readable(folder):
-            records = grain.sources.ArrayRecordDataSource(paths)
+        records = Records.of(Mixture((str(folder),)), [manifest], split)
 
         def read(numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-            length = length_N2[numbers]
-            sides = read_flat(records, numbers.tolist(), length, manifest.vocabulary.size, folder)
-            return *sides, length.astype(np.int64)
+            return *records.read(numbers), records.length_N2[numbers].astype(np.int64)
 
         def pairs(numbers: Any) -> Any:
             found = tf.numpy_function(read, [numbers], (tf.int32, tf.int32, tf.int64), stateful=False)
@@ -105,10 +100,11 @@ def _dataset_of_records(folder: PathLike, manifest: PreparedManifest) -> Callabl
             rows = {name: tf.RaggedTensor.from_row_lengths(*side)[:, :-1] for name, side in sides.items()}
             return tf.data.Dataset.from_tensor_slices(rows)
 
-        in_order = tf.data.Dataset.range(len(length_N2)).batch(_AT_ONCE)
+        count = len(records.length_N2)
+        in_order = tf.data.Dataset.range(count).batch(_AT_ONCE)
         if not shuffle_files:
             return in_order.flat_map(pairs)
-        last = max(len(length_N2) - 1, 0)
+        last = max(count - 1, 0)
 
         def shuffled(key: Any) -> Any:
             key = tf.stack([key, 0])

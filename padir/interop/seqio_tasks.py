@@ -18,7 +18,7 @@ from typing import Any
 
 from padir.data import sources
 from padir.data.formats import Corpus
-from padir.data.sources import SOURCES, SPLITS, PathLike, Source
+from padir.data.sources import SOURCES, SPLITS, PathLike, Source, check_split
 from padir.decoding.translation import clean
 from padir.errors import PadirError, first_line
 from padir.metrics.scores import score_all
@@ -102,8 +102,7 @@ class TfdsText:
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Sentence pairs of a split, one by one."""
-        if split not in self.splits:
-            raise PadirError(f"{self.name} has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
+        check_split(self, split)
         _, tf = import_seqio()
         with contextlib.suppress(RuntimeError):  # TensorFlow already uses the devices
             # TensorFlow only reads data here: the accelerators' memory is left to JAX.

@@ -26,20 +26,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grain
 import jax
 import numpy as np
 
 from padir.data.prepared import (
+    Mixture,
     PreparedManifest,
     check_replaceable,
     is_prepared,
     lengths_name,
     load_manifest,
     load_tokenizer,
-    read_lengths,
 )
-from padir.data.records import LOST, SplitWriter, read_flat, readable
+from padir.data.records import LOST, Records, SplitWriter
 from padir.data.sources import PathLike
 from padir.decoding.fit import from_left
 from padir.decoding.options import Decoding
@@ -325,21 +324,15 @@ class RecordSources:
     """
 
     def __init__(self, data_dir: Path, manifest: PreparedManifest):
-        self._folder = data_dir
-        paths = [str(data_dir / shard) for shard in manifest.splits[SPLIT].shards]
-        with readable(data_dir):
-            self._records: Any = grain.sources.ArrayRecordDataSource(paths)
+        self._records = Records.of(Mixture((str(data_dir),)), [manifest], SPLIT)
         self.tokenizer = load_tokenizer(data_dir)
-        self._length_N2 = length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
         # Longest sources come first: memory runs out at once or never, and the estimated time is rather too long.
-        self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
+        self.longest_first_N = np.argsort(-self._records.length_N2[:, 0], kind="stable")
 
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
         """Source tokens with EOS, and source texts, of the records with these numbers."""
-        vocab_size = self.tokenizer.ids.vocab_size
-        length_N2 = self._length_N2[numbers]
-        tokens_T, _ = read_flat(self._records, numbers, length_N2, vocab_size, self._folder)
-        tokens = [each.tolist() for each in np.split(tokens_T, np.cumsum(length_N2[:, 0])[:-1])]
+        tokens_T, _ = self._records.read(numbers)
+        tokens = [each.tolist() for each in np.split(tokens_T, np.cumsum(self._records.length_N2[numbers, 0])[:-1])]
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
 
 

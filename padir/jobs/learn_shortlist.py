@@ -14,14 +14,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import grain
 import numpy as np
 
 from padir import checks
 from padir.data.prepared import Mixture, load_tokenizer
-from padir.data.records import read_flat
+from padir.data.records import Records
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.text.ids import PADDING, Ids
@@ -106,8 +105,8 @@ def learn(
 def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[Sentences, Sentences]:
     """Sources and targets of a split's records, or of `most_pairs` records at even distances if there are more."""
     manifests = mixture.manifests(split, verify=True)
-    paths, length_N2 = mixture.records(manifests, split)
-    records: Any = grain.sources.ArrayRecordDataSource(paths)
+    records = Records.of(mixture, manifests, split)
+    length_N2 = records.length_N2
     numbers = np.arange(len(length_N2))
     if most_pairs is not None and most_pairs < len(numbers):
         numbers = np.linspace(0, len(numbers) - 1, most_pairs).astype(int)
@@ -115,7 +114,7 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     targets: list[np.ndarray] = []
     for begin in range(0, len(numbers), _READ):
         some = numbers[begin : begin + _READ]
-        source_T, target_T = read_flat(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size, mixture)
+        source_T, target_T = records.read(some)
         sources.append(_without_eos(source_T, length_N2[some, 0]))
         targets.append(_without_eos(target_T, length_N2[some, 1]))
     source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1

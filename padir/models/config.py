@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from padir import checks
 from padir.errors import PadirError
@@ -170,6 +171,11 @@ class ModelConfig:
         if not self.geometry.is_sentence:
             what = f"a {self.reading.name} model cannot {task}, because its canvas is no sentence"
             raise PadirError(what, remedy=remedy)
+
+    @property
+    def jax_dtype(self) -> DTypeLike:
+        """The type of activations."""
+        return DTYPES[self.dtype]
 
     @property
     def kind(self) -> str:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir.distributed.sharding import keep_rows
 from padir.errors import PadirError
-from padir.models.config import DTYPES, REMAT, ModelConfig
+from padir.models.config import REMAT, ModelConfig
 from padir.models.layers import (
     MLP,
     Attention,
@@ -25,6 +25,7 @@ from padir.models.layers import (
     RelativePositionBias,
     RMSNorm,
     attention_logits,
+    make_dropout,
     take_rows,
 )
 from padir.refinement.segments import other_positions, same_segment
@@ -58,21 +59,18 @@ class DecoderLayer(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        c, dtype = self.config, DTYPES[self.config.dtype]
-
-        def attention():
-            return Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
+        c, dtype = self.config, self.config.jax_dtype
 
         self.pre_self_attention_layer_norm = RMSNorm(dtype)
-        self.self_attention = attention()
+        self.self_attention = Attention(c)
         if c.positional_attention:
             self.pre_positional_attention_layer_norm = RMSNorm(dtype)
-            self.positional_attention = attention()
+            self.positional_attention = Attention(c)
         self.pre_cross_attention_layer_norm = RMSNorm(dtype)
-        self.encoder_decoder_attention = attention()
+        self.encoder_decoder_attention = Attention(c)
         self.pre_mlp_layer_norm = RMSNorm(dtype)
-        self.mlp = MLP(c.mlp, c.width, c.mlp_activations, dtype, c.dropout_rate)
-        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        self.mlp = MLP(c)
+        self.dropout = make_dropout(c)
 
     def cross_kv(self, memory_BSD):
         return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
@@ -137,7 +135,7 @@ class Decoder(nn.Module):
     num_embeddings: int
 
     def setup(self):
-        c, dtype = self.config, DTYPES[self.config.dtype]
+        c, dtype = self.config, self.config.jax_dtype
         self.relpos_bias = RelativePositionBias(c.heads, bidirectional=c.signed_distances)
         if c.positional_attention or c.decontextualised:
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
@@ -146,7 +144,7 @@ class Decoder(nn.Module):
         layer = nn.remat(DecoderLayer, policy=REMAT[c.remat]) if c.remat else DecoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
         self.decoder_norm = RMSNorm(dtype)
-        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        self.dropout = make_dropout(c)
         if not c.tied:
             self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), jnp.float32)  # stable, as in T5X
 

@@ -7,8 +7,8 @@ import flax.struct
 from jaxtyping import Array, Float, Int
 
 from padir.distributed.sharding import keep_rows
-from padir.models.config import DTYPES, REMAT, ModelConfig
-from padir.models.layers import MLP, Attention, RelativePositionBias, RMSNorm
+from padir.models.config import REMAT, ModelConfig
+from padir.models.layers import MLP, Attention, RelativePositionBias, RMSNorm, make_dropout
 from padir.models.length import LengthOutput
 from padir.refinement.segments import same_segment
 
@@ -31,12 +31,12 @@ class EncoderLayer(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        c, dtype = self.config, DTYPES[self.config.dtype]
+        c, dtype = self.config, self.config.jax_dtype
         self.pre_attention_layer_norm = RMSNorm(dtype)
-        self.attention = Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
+        self.attention = Attention(c)
         self.pre_mlp_layer_norm = RMSNorm(dtype)
-        self.mlp = MLP(c.mlp, c.width, c.mlp_activations, dtype, c.dropout_rate)
-        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        self.mlp = MLP(c)
+        self.dropout = make_dropout(c)
 
     def __call__(self, x, mask, bias, deterministic):
         x = keep_rows(x)
@@ -53,13 +53,13 @@ class Encoder(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        c, dtype = self.config, DTYPES[self.config.dtype]
+        c, dtype = self.config, self.config.jax_dtype
         self.relpos_bias = RelativePositionBias(c.heads)
         # Argument 4 of a layer, counted from self, is `deterministic`.
         layer = nn.remat(EncoderLayer, static_argnums=(4,), policy=REMAT[c.remat]) if c.remat else EncoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
         self.encoder_norm = RMSNorm(dtype)
-        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        self.dropout = make_dropout(c)
         self.dropout_out = nn.Dropout(c.dropout_rate)
 
     def __call__(self, x, segment_BS, deterministic):

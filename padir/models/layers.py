@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from padir.distributed.sharding import keep_rows
+from padir.models.config import ModelConfig
 from padir.models.products import dot, int8_dot
 
 NUM_BUCKETS = 32  # number of buckets of relative positions
@@ -161,31 +162,27 @@ class RelativePositionBias(nn.Module):
             bucket = jnp.asarray(bucket_LL)[index_BL[:, :, None], index_BL[:, None, :]]
         else:
             bucket = bucket_LL[None] if position is None else jnp.asarray(bucket_LL)[position[None, None]]
-        biases = jax.lax.platform_dependent(table, bucket, tpu=_take_by_product, default=_take)
-        return jnp.moveaxis(biases, 0, 1)
+        return jnp.moveaxis(take_rows(table.T, bucket), -1, 1)
 
 
-def _take(table_HX, bucket):
-    return jnp.take(table_HX, bucket, axis=1)
-
-
-def _take_by_product(table_HX, bucket):
-    """Looks up rows by a product with one-hot vectors, as T5X does: gathers and scatters are slow on TPUs."""
-    chosen = jax.nn.one_hot(bucket, table_HX.shape[1], dtype=table_HX.dtype)
-    return jnp.einsum("HX,...X->H...", table_HX, chosen, precision=jax.lax.Precision.HIGHEST)
-
-
-def take_rows(table_PHK: Float[Array, "P H K"], index_BL: Int[Array, "B L"]) -> Float[Array, "B L H K"]:
+def take_rows(table: Float[Array, "P ..."], index: Int[Array, ...] | np.ndarray) -> Float[Array, ...]:
     """The rows of a small table at the given indices."""
+    return jax.lax.platform_dependent(table, index, tpu=_take_by_product, default=_take)
 
-    def by_product(table_PHK, index_BL):
-        chosen_BLP = jax.nn.one_hot(index_BL, table_PHK.shape[0], dtype=table_PHK.dtype)
-        return jnp.tensordot(chosen_BLP, table_PHK, 1, precision=jax.lax.Precision.HIGHEST)
 
-    def gathered(table_PHK, index_BL):
-        return jnp.take(table_PHK, index_BL, axis=0)
+def _take(table, index):
+    return jnp.take(table, index, axis=0)
 
-    return jax.lax.platform_dependent(table_PHK, index_BL, tpu=by_product, default=gathered)
+
+def _take_by_product(table, index):
+    """Looks up rows by a product with one-hot vectors, as T5X does: gathers and scatters are slow on TPUs."""
+    chosen = jax.nn.one_hot(index, table.shape[0], dtype=table.dtype)
+    return jnp.tensordot(chosen, table, 1, precision=jax.lax.Precision.HIGHEST)
+
+
+def make_dropout(config: ModelConfig) -> nn.Dropout:
+    """Dropout of the same features at all positions, as in T5X."""
+    return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))
 
 
 class Attention(nn.Module):
@@ -195,23 +192,20 @@ class Attention(nn.Module):
     Queries may have N times as many rows as keys, because N hypotheses of a sentence share its keys and values.
     """
 
-    num_heads: int
-    head_dim: int
-    features: int
-    dtype: DTypeLike
-    dropout_rate: float
+    config: ModelConfig
 
     def setup(self):
-        inner, axes = self.num_heads * self.head_dim, ("embed", "joined_kv")
+        c, dtype = self.config, self.config.jax_dtype
+        inner, axes = c.heads * c.head_dim, ("embed", "joined_kv")
         # T5 divides the initial query kernel by sqrt(K) instead of dividing the attention logits.
-        self.query = Dense(inner, axes, self.dtype, scale=1.0 / self.head_dim)
-        self.key = Dense(inner, axes, self.dtype)
-        self.value = Dense(inner, axes, self.dtype)
-        self.out = Dense(self.features, ("joined_kv", "embed"), self.dtype)
-        self.dropout = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))
+        self.query = Dense(inner, axes, dtype, scale=1.0 / c.head_dim)
+        self.key = Dense(inner, axes, dtype)
+        self.value = Dense(inner, axes, dtype)
+        self.out = Dense(c.width, ("joined_kv", "embed"), dtype)
+        self.dropout = make_dropout(c)
 
     def _split(self, x_BLD: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
-        return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
+        return x_BLD.reshape(*x_BLD.shape[:-1], self.config.heads, self.config.head_dim)
 
     def keys_values(self, keys_BSD, values_BSD) -> KeysValues:
         """Projects two arrays of vectors to keys and values."""
@@ -249,7 +243,7 @@ class Attention(nn.Module):
         logits_BHLS = jnp.where(mask[:, None], logits_BHLS, MASKED)
         attn_BHLS = jax.nn.softmax(logits_BHLS, axis=-1)
         self.sow("intermediates", "attn_BHLS", attn_BHLS)
-        attn_BHLS = self.dropout(attn_BHLS.astype(self.dtype), deterministic=deterministic)
+        attn_BHLS = self.dropout(attn_BHLS.astype(self.config.jax_dtype), deterministic=deterministic)
         out_BLHK = jnp.einsum("BHLS,BSHK->BLHK", attn_BHLS, value_BSHK)
         return self.out(out_BLHK.reshape(*(shape or out_BLHK.shape[:2]), -1))
 
@@ -262,19 +256,15 @@ def attention_logits(query_BLHK: Float[Array, "B L H K"], key_BSHK: Float[Array,
 class MLP(nn.Module):
     """T5's feed-forward block, plain (`wi`, `wo`) or gated (product of `wi_0`, `wi_1`, ..., then `wo`)."""
 
-    hidden: int
-    features: int
-    activations: tuple[str, ...]
-    dtype: DTypeLike
-    dropout_rate: float
+    config: ModelConfig
 
     @nn.compact
     def __call__(self, x, *, deterministic: bool = True):
-        product = None
-        for i, activation in enumerate(self.activations):
-            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
-            y = Dense(self.hidden, ("embed", "mlp"), self.dtype, name=name)(x)
+        c, product = self.config, None
+        for i, activation in enumerate(c.mlp_activations):
+            name = "wi" if len(c.mlp_activations) == 1 else f"wi_{i}"
+            y = Dense(c.mlp, ("embed", "mlp"), c.jax_dtype, name=name)(x)
             y = y if activation == "linear" else getattr(jax.nn, activation)(y)
             product = y if product is None else product * y
-        product = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(product, deterministic=deterministic)
-        return Dense(self.features, ("mlp", "embed"), self.dtype, name="wo")(product)
+        product = make_dropout(c)(product, deterministic=deterministic)
+        return Dense(c.width, ("mlp", "embed"), c.jax_dtype, name="wo")(product)

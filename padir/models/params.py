@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int8, PyTree
 
 from padir.errors import PadirError, first_line
-from padir.models.config import DTYPES, ModelConfig
+from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 
@@ -77,7 +77,7 @@ def in_model_dtype(config: ModelConfig, params: PyTree) -> Any:
     def convert(path, leaf):
         names = [key.key for key in path]
         converted = names[-1] in ("kernel", "embedding") and kept.isdisjoint(names) and leaf.dtype == jnp.float32
-        return leaf.astype(DTYPES[config.dtype]) if converted else leaf
+        return leaf.astype(config.jax_dtype) if converted else leaf
 
     return jax.tree_util.tree_map_with_path(convert, params)
 

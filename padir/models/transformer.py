@@ -20,7 +20,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from padir.errors import PadirError
-from padir.models.config import DTYPES, ModelConfig
+from padir.models.config import ModelConfig
 from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, shift_right
 from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Dense, Embed, KeysValues
@@ -55,8 +55,7 @@ class Transformer(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        dtype = DTYPES[self.config.dtype]
-        self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, dtype)
+        self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, self.config.jax_dtype)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config, self.ids.num_embeddings)
         self.length_predictor = make_length_head(self.config)
@@ -269,7 +268,7 @@ class Transformer(nn.Module):
         `batch`, B, is an integer or a symbolic dimension of `jax.export`.
         """
         shape = (batch, length * hypotheses, self.config.heads, self.config.head_dim)
-        dtype = DTYPES[self.config.dtype]
+        dtype = self.config.jax_dtype
         return tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(self.config.decoder_layers))
 
     def _require_causal(self):
@@ -298,7 +297,7 @@ class Transformer(nn.Module):
         if config.reading.head is None:
             if config.tied:
                 table_VD = params["token_embedder"]["embedding"]
-                product = functools.partial(_logits_of, DTYPES[config.dtype], config.width)
+                product = functools.partial(_logits_of, config.jax_dtype, config.width)
             else:
                 table_VD = params["decoder"]["logits_dense"]["kernel"].T
                 product = functools.partial(_logits_of, jnp.float32, 1)

@@ -47,7 +47,6 @@ class Trace:
       source: the source text; "" omits it from the page.
       steps: the first canvas (step 0, noise) and the canvas after each step, all of L pieces.
       output: the text of the last canvas.
-      reference: a human translation, or None.
 
     Raises:
       PadirError: no steps, or steps of different lengths.
@@ -56,7 +55,6 @@ class Trace:
     source: str
     steps: tuple[Step, ...]
     output: str
-    reference: str | None = None
 
     def __post_init__(self):
         lengths = [len(step.pieces) for step in self.steps]
@@ -66,11 +64,6 @@ class Trace:
             raise PadirError(
                 f"all steps of a trace have the same positions, got {lengths} pieces: keep EOS and padding"
             )
-
-    @property
-    def num_steps(self) -> int:
-        """Number of decoded steps, not counting the first canvas."""
-        return len(self.steps) - 1
 
     def changed(self, step: int) -> tuple[bool, ...]:
         """True for each of the L pieces that differs from the step before; all False at step 0."""
@@ -103,8 +96,6 @@ def render_text(trace: Trace) -> str:
     for step, canvas in enumerate(trace.steps):
         lines.append((f"step {step}", _bracketed(canvas.pieces, trace.changed(step))))
     lines.append(("output", printable(trace.output)))
-    if trace.reference is not None:
-        lines.append(("reference", printable(trace.reference)))
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in lines)
 
@@ -128,8 +119,6 @@ def _article(number: int, trace: Trace) -> str:
     rows = [_row("source", "source", _escape(trace.source))] if trace.source else []
     rows += [_step_row(trace, step) for step in range(len(trace.steps))]
     rows.append(_row("output", "output", _escape(trace.output)))
-    if trace.reference is not None:
-        rows.append(_row("reference", "reference", _escape(trace.reference)))
     return f'<article id="sentence-{number}">\n<h2>{number}</h2>\n<dl>\n' + "\n".join(rows) + "\n</dl>\n</article>"
 
 

@@ -74,8 +74,7 @@ def make_app(
       hosts: host names that requests may use, besides "localhost" and numeric addresses.
       origins: origins of pages that may read answers, such as https://mine.example, or "*".
     """
-    names = engine.modes, engine.strategies, engine.several
-    read = RequestReader(engine.limits, engine.most_lengths, engine.num_steps is not None, *names)
+    read = RequestReader(engine.limits, engine.modes, engine.strategies, engine.several, engine.most_lengths)
     shown, described = page(settings_of(engine, model)), openapi(read)
 
     @contextlib.asynccontextmanager
@@ -323,9 +322,9 @@ def settings_of(engine: Engine, model: str) -> dict[str, Any]:
         "source": card.source_language,
         "target": card.target_language,
         "causal": card.config.causal,
-        "num_steps": engine.num_steps,
+        "num_steps": engine.decoding.num_steps if "refine" in engine.modes else None,
         "several": engine.several,
-        "hypotheses": engine.hypotheses,
+        "hypotheses": getattr(engine.decoding, engine.several),
         "max_steps": limits.max_steps,
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),

@@ -27,7 +27,7 @@ from padir.decoding.translation import Translation
 from padir.decoding.writer import Shapes
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.options import MODES, Mode
+from padir.options import MODES
 from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher
 from padir.serve.messages import Limits, Refused, TranslateRequest
@@ -50,12 +50,8 @@ class Key(NamedTuple):
     """
 
     source_length: int
-    num_steps: int | None
-    hypotheses: int | None
+    decoding: Decoding
     trace: bool = False
-    mode: Mode | None = None
-    strategy: str | None = None
-    placeholders: tuple[str, ...] = ()
 
 
 class QueuedSentence(NamedTuple):
@@ -96,17 +92,15 @@ class Engine:
         self.limits = limits
         self.warm_up = warm_up
         # Not resolved: a default of one candidate would forget the rule for requests that try several.
-        self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode)
-        self.num_steps: int | None = None  # defaults of requests; None for an autoregressive model
-        self.hypotheses: int | None = None
-        self.several = translator.card.config.reading.several  # the option that says how many
+        self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
+        self.several = translator.card.config.reading.several  # the option that says how many candidates to try
+        modes = [mode for mode in MODES if self._works(mode=mode)]
+        self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)
+        self.strategies = [name for name in STRATEGIES if self._works(strategy=name)]
         self.most_lengths = 1
         self.translator.shapes = Shapes(row_lengths(translator.card.config))
-        self.modes = sorted(filter(self._works, MODES), key=lambda mode: mode != self.decoding.mode)
-        self.strategies: list[str] = []
         if "refine" in self.modes:
-            self._take_defaults(decoding.changed(mode="refine"), translator.card.config)
-            self.strategies = [name for name in STRATEGIES if self._works("refine", strategy=name)]
+            self._limit_refining(translator.card.config)
         self._sizes = tuple(sorted({1, min(8, decoding.batch_size), decoding.batch_size}))
         self._most_tokens = _TOKENS * decoding.batch_size
         self.metrics = Metrics()
@@ -123,30 +117,30 @@ class Engine:
         self.metrics.waiting.set_function(lambda: self._batcher.waiting)
         self.metrics.ready.set_function(lambda: self.ready)
 
-    def _take_defaults(self, decoding: Decoding, config: ModelConfig) -> None:
-        """Takes the defaults of requests to a model that refines drafts, and checks them."""
-        if config.length_head == "oracle":
-            raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
-        limits = self.limits
-        self.most_lengths = (
-            min(limits.max_lengths, config.max_length) if self._works("refine", **{self.several: 2}) else 1
-        )
-        self.num_steps, self.hypotheses = decoding.num_steps, getattr(decoding, self.several)
-        most = {"num_steps": limits.max_steps, self.several: self.most_lengths, "num_drafts": limits.max_lengths}
-        for name, limit in most.items():
-            if (value := getattr(decoding, name)) > limit:
-                raise PadirError(name, f"at most {limit}, the limit of requests", value)
-        # Whatever number clients set, a batch is filled up to one of few numbers of candidates.
-        counts = {self.hypotheses, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
-        own = tuple(sorted(count * decoding.num_drafts for count in counts))
-        self.translator.shapes = self.translator.shapes._replace(counts=own)
-
-    def _works(self, mode: Mode, **changes: Any) -> bool:
+    def _works(self, **fields: Any) -> bool:
+        """True if a request may have these fields: the model takes them, beside the server's own options."""
         try:
-            self.translator.resolved(self.decoding.changed(mode=mode, **changes))
+            self.translator.resolved(self.decoding.changed(**fields))
         except PadirError:
             return False
         return True
+
+    def _limit_refining(self, config: ModelConfig) -> None:
+        """Checks the server's own options of refining against the limits, and limits the numbers of candidates."""
+        if config.length_head == "oracle":
+            raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
+        limits = self.limits
+        if self._works(**{self.several: 2}):
+            self.most_lengths = min(limits.max_lengths, config.max_length)
+        most = {"num_steps": limits.max_steps, self.several: self.most_lengths, "num_drafts": limits.max_lengths}
+        for name, limit in most.items():
+            if (value := getattr(self.decoding, name)) > limit:
+                raise PadirError(name, f"at most {limit}, the limit of requests", value)
+        # Whatever number clients set, a batch is filled up to one of few numbers of candidates.
+        powers = (1 << n for n in range(limits.max_lengths.bit_length()))
+        counts = {getattr(self.decoding, self.several), limits.max_lengths, *powers}
+        own = tuple(sorted(count * self.decoding.num_drafts for count in counts))
+        self.translator.shapes = self.translator.shapes._replace(counts=own)
 
     @property
     def ready(self) -> bool:
@@ -184,35 +178,41 @@ class Engine:
         """Prepares a request when it is its client's turn; raises as `Batcher.submit` does."""
         return self._preparer.submit([("request", request)], client)[0]
 
+    def options_of(self, request: TranslateRequest) -> Decoding:
+        """The options of a request: the server's own, with the fields that the request has in their places.
+
+        The mode is the request's. If it has none, a field that only refining reads chooses "refine"; else the server's
+        own mode holds.
+
+        Raises:
+          Refused: 422 if the request has fields of refining, and another mode.
+        """
+        names = ("num_steps", self.several, "strategy")
+        given: dict[str, Any] = {name: value for name in names if (value := getattr(request, name)) is not None}
+        refines = bool(given) or request.trace
+        mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
+        if refines and mode != "refine":
+            what = f"the mode {mode!r} takes only text, split, placeholders and n_best: leave the other fields out"
+            raise Refused(422, what)
+        if request.placeholders is not None:
+            given["placeholders"] = sorted(request.placeholders)
+        return self.decoding.changed(mode=mode, **given)
+
     def prepare(self, request: TranslateRequest) -> tuple[list[Paragraph], list[QueuedSentence]]:
         """Splits the texts of a request, and tokenises the sentences.
 
         Raises:
-          Refused: 422 if there are too many sentences or one is too long, 503 if the engine is not ready.
+          Refused: 422 if there are too many sentences, one is too long, or fields exclude each other; 503 if the engine
+            is not ready.
           PadirError: n_best is above the number of hypotheses of a sentence.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
-        num_steps = request.num_steps
-        hypotheses = getattr(request, self.several)
-        refines = bool(num_steps or hypotheses or request.trace or request.strategy)
-        mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
-        decoding = self.decoding.changed(mode=mode)
-        if mode == "refine" and self.num_steps is not None and self.hypotheses is not None:
-            num_steps = num_steps or self.num_steps
-            hypotheses = hypotheses or self.hypotheses
-            several: Any = {self.several: hypotheses}
-            check_n_best(request.n_best, decoding.changed(**several))
-        elif not refines:
-            check_n_best(request.n_best, decoding)
-        else:
-            what = f"the mode {mode!r} takes only text, split, placeholders and n_best: leave the other fields out"
-            raise Refused(422, what)
-        placeholders = self.decoding.placeholders if request.placeholders is None else tuple(request.placeholders)
-        other_mode = None if mode == self.decoding.mode else mode
+        decoding = self.options_of(request)
+        check_n_best(request.n_best, decoding)
         language = self.translator.card.source_language
         limits = self.limits
-        paragraphs, texts = split_sentences(request.texts, language, placeholders, split=request.split)
+        paragraphs, texts = split_sentences(request.texts, language, decoding.placeholders, split=request.split)
         if len(texts) > limits.max_sentences:
             many = f"a request has at most {limits.max_sentences} sentences, got {len(texts)}: send several requests"
             raise Refused(422, many)
@@ -221,11 +221,10 @@ class Engine:
         for number, text in enumerate(texts, 1):  # one by one: the first that is too long ends the work
             if len(text) > limits.max_characters:
                 raise Refused(422, f"sentence {number} has more than {limits.max_characters:,} characters: split it")
-            length = self._source_length(text, placeholders)
+            length = self._source_length(text, decoding.placeholders)
             if length is None:
                 raise Refused(422, f"sentence {number} has more than the {most} tokens or spans of the model: split it")
-            key = Key(length, num_steps, hypotheses, request.trace, other_mode, request.strategy, placeholders)
-            sentences.append(QueuedSentence(key, text, request.n_best))
+            sentences.append(QueuedSentence(Key(length, decoding, request.trace), text, request.n_best))
         return paragraphs, sentences
 
     def _source_length(self, text: str, placeholders: Sequence[str]) -> int | None:
@@ -252,24 +251,16 @@ class Engine:
         Long sentences, and those with more passes or lengths than the defaults, have smaller batches, so that no batch
         takes long.
         """
-        more_passes = max(1.0, (key.num_steps or 1) / (self.num_steps or 1))
-        more_rows = (key.hypotheses or 1) / (self.hypotheses or 1) if key.num_steps else 1.0
-        tokens = key.source_length * more_passes * more_rows
+        passes = key.decoding.num_steps / self.decoding.num_steps
+        candidates = getattr(key.decoding, self.several) / getattr(self.decoding, self.several)
+        tokens = key.source_length * max(1.0, passes) * candidates
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
-
-    def _decoding(self, key: Key, n_best: int) -> Decoding:
-        """The options of a batch."""
-        own: Any = {"strategy": key.strategy} if key.strategy else {}
-        if key.num_steps is not None and key.hypotheses is not None:
-            own |= {"num_steps": key.num_steps, self.several: key.hypotheses}
-        mode = key.mode or self.decoding.mode
-        return self.decoding.changed(mode=mode, placeholders=key.placeholders, n_best=n_best, **own)
 
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""
         _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
-        decoding = self._decoding(key, max(sentence.n_best for sentence in sentences))
+        decoding = key.decoding.changed(n_best=max(sentence.n_best for sentence in sentences))
         results = self.translator.translate([each.text for each in sentences], decoding, trace=key.trace)
         if not key.source_length:
             return results
@@ -286,11 +277,9 @@ class Engine:
     def _compile(self) -> None:
         """Translates made-up sentences, with and without a trace; the page always refines and traces."""
         loaded = self.translator.loaded
-        options: list[tuple[Any, ...]] = [(None, None, False)]
-        if self.num_steps is not None:
-            own = self.num_steps, self.hypotheses
-            refines = self.decoding.mode == "refine"
-            options = [(*own, False), (*own, True)] if refines else [*options, (*own, True, "refine")]
+        options = [(self.decoding, False)]
+        if "refine" in self.modes:
+            options.append((self.decoding.changed(mode="refine"), True))
         piece = loaded.card.ids.first_regular
         for shorter, length in itertools.pairwise((0, *self.translator.shapes.lengths)):
             if shorter >= self.warm_up:
@@ -299,14 +288,12 @@ class Engine:
             count = shorter + max(1, (length - shorter) // 4)
             pieces = [piece] * min(count, loaded.longest_source)
             source = SourceSentence(loaded.tokenizer.decode(pieces), [*loaded.source_prefix, *pieces, EOS])
-            for each in options:
+            for decoding, trace in options:
                 if self.state == "stopping":
                     return
-                key = Key(length, *each, placeholders=self.decoding.placeholders)
-                decoding = self.translator.resolved(self._decoding(key, 0))
-                writer = self.translator.writer(decoding, trace=key.trace)
-                self.translator.translate_batch(writer, decoding, 0, [source])
-                self._batcher.known.add((key, 1))
+                resolved = self.translator.resolved(decoding)
+                self.translator.translate_batch(self.translator.writer(resolved, trace=trace), resolved, 0, [source])
+                self._batcher.known.add((Key(length, decoding, trace), 1))
 
 
 def row_lengths(config: ModelConfig) -> tuple[int, ...]:

@@ -170,19 +170,19 @@ class RequestReader:
     """Reads requests for a model from JSON.
 
     Args:
-      most_lengths: the largest value of the field `several`, which is num_lengths or prefix_beam.
-      refines: False for an autoregressive model, whose requests have no field of refining.
-      modes, strategies: names that requests may give; the first mode is the default.
+      modes, strategies: names that requests may give. Only requests to a model with the mode "refine" have fields of
+        refining.
+      several, most_lengths: the field that says how many candidates to try, num_lengths or prefix_beam, and its largest
+        value.
     """
 
     def __init__(
         self,
         limits: Limits,
+        modes: Sequence[str],
+        strategies: Sequence[str],
+        several: str,
         most_lengths: int,
-        refines: bool,
-        modes: Sequence[str] = (),
-        strategies: Sequence[str] = (),
-        several: str = "num_lengths",
     ):
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
         sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
@@ -194,17 +194,16 @@ class RequestReader:
             ("placeholders", _described(kinds | None, "spans to keep as they are; null: the server's own"), None),
             ("n_best", _described(int, about, ge=0, le=limits.max_lengths), 0),
         ]
-        if refines:
+        mode: Any = Literal[tuple(modes)]
+        about = "how the model writes; null: as the other fields need, else the server's own"
+        fields.append(("mode", _described(mode | None, about), None))
+        if "refine" in modes:
             steps = _described(int, "decoder passes at most; null: the server's own", ge=1, le=limits.max_steps)
             lengths = _described(int, "lengths, or sentences, to try; null: the server's own", ge=1, le=most_lengths)
+            # By name alone: each strategy with other parameters would be another program to compile.
+            strategy: Any = Literal[tuple(strategies)]
             fields += [("num_steps", steps | None, None), (several, lengths | None, None)]
             fields += [("trace", _described(bool, "list the draft and every step"), False)]
-        if modes:
-            mode: Any = Literal[tuple(modes)]
-            about = "how the model writes; null: as the other fields need, else the server's own"
-            fields += [("mode", _described(mode | None, about), None)]
-        if strategies:  # by name alone: each strategy with other parameters would be another program to compile
-            strategy: Any = Literal[tuple(strategies)]
             fields += [("strategy", _described(strategy | None, "refinement strategy; null: the server's own"), None)]
         self.names = tuple(field[0] for field in fields)
         self.type: Any = msgspec.defstruct("Request", fields, forbid_unknown_fields=True)
@@ -213,7 +212,8 @@ class RequestReader:
     def __call__(self, body: bytes) -> TranslateRequest:
         """Reads a request.
 
-        >>> RequestReader(Limits(), 8, refines=True)(b'{"text": "Hallo!", "num_lengths": 3}').num_lengths
+        >>> reader = RequestReader(Limits(), ["refine"], ["padir"], "num_lengths", most_lengths=8)
+        >>> reader(b'{"text": "Hallo!", "num_lengths": 3}').num_lengths
         3
         """
         try:

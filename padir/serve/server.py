@@ -20,6 +20,7 @@ from padir.serve.engine import Engine
 # Time limits in seconds. A request's headers must arrive within the first, counted from the connection's start or the
 # request's first byte. A client whose buffer is full must read within the second.
 HEADER_SECONDS, STALLED_SECONDS = 10.0, 30.0
+GRACE_SECONDS = 60.0  # seconds beyond a request's timeout, such as for compiling, after which the server ends anyway
 LATE_SECONDS = 0.5  # seconds in which the server still reads requests that were sent before it was asked to end
 _Protocol: Any = AutoHTTPProtocol  # one of uvicorn's two classes, whichever is installed
 
@@ -33,7 +34,6 @@ def serve(
     tell: Callable[[str], None],
     allowed_hosts: Collection[str] = (),
     allowed_origins: Collection[str] = (),
-    grace: float = 60.0,
 ) -> dict[str, int]:
     """Serves until SIGTERM or SIGINT; then answers the requests that were sent so far, and ends.
 
@@ -43,7 +43,6 @@ def serve(
       tell: gets the address, and a message when the server is ready.
       allowed_hosts: host names under which clients reach the server, besides `host`, "localhost" and numeric addresses.
       allowed_origins: origins of web pages that may read answers (CORS), such as https://mine.example.
-      grace: seconds beyond a request's timeout, such as for compiling, after which the server ends in any case.
 
     Returns:
       Numbers of requests, sentences and passes.
@@ -72,7 +71,7 @@ def serve(
             access_log=False,  # for the users' privacy
             server_header=False,
             proxy_headers=False,  # any client can claim another address in X-Forwarded-For
-            timeout_graceful_shutdown=math.ceil(engine.limits.timeout + grace),
+            timeout_graceful_shutdown=math.ceil(engine.limits.timeout + GRACE_SECONDS),
         )
         server = Server(config)
         tell(f"{model} at {address}, warming up")

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +132,16 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
     if not overwrite:
         remedy = "give another folder, or set overwrite"
         raise PadirError(f"{folder} holds an earlier export", remedy=remedy)
-    own = {MANIFEST, *Manifest.read(final).files}
-    for path in final.rglob("*"):
-        name = str(path.relative_to(final))
-        if path.is_file() and name not in own and path.parent.name != "__pycache__":
-            what = f"{folder} holds {name}, which is not part of the export"
-            raise PadirError(what, remedy="move it, or give another folder")
+    check_no_others(final, Manifest.read(final).files)
+
+
+def check_no_others(folder: Path, files: Iterable[str]) -> None:
+    """Refuses a folder with files beside its manifest and `files`, because replacing the folder deletes them all."""
+    ours = {MANIFEST, *files}
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    if foreign := sorted(name for name in names if name not in ours):
+        remedy = "move them away, or give another folder"
+        raise PadirError(f"{folder} holds files that padir did not make, such as {foreign[0]}", remedy=remedy)
 
 
 def made_lock(path: Path, *, blocking: bool = True) -> Any:

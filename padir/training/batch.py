@@ -40,6 +40,18 @@ class Batch:
         return key if self.part is None else jax.random.fold_in(key, self.part)
 
 
+class Judged(NamedTuple):
+    """Sums over the decisions of a rejecter: its loss, the number of right decisions, and of all.
+
+    A rejecter that judges shown tokens decides at the editable positions of the last stage. A rejecter that judges
+    predictions decides at all target tokens, in every stage with a loss.
+    """
+
+    loss: Float[Array, ""]
+    correct: Float[Array, ""]
+    decisions: Float[Array, ""]
+
+
 @flax.struct.dataclass
 class Sums:
     """Sums over a batch; S is the number of stages.
@@ -51,10 +63,7 @@ class Sums:
       stage_correct_S: number of target tokens, EOS included, whose argmax is right.
       length_loss, length_correct: loss of the length head, and number of lengths that it predicts rightly.
       tokens, segments: number of real target tokens and of sentence pairs.
-      rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions, and number
-        of all its decisions; None without a rejecter. A rejecter that judges shown tokens decides at the editable
-        positions of the last stage. A rejecter that judges predictions decides at all target tokens, in every stage
-        with a loss.
+      rejecter: sums over the decisions of the rejecter; None without one.
       divisor: the number that `Objective.normaliser` names; None for `tokens`.
       unaligned: number of sentence pairs that the loss leaves out, because their target does not fit on the canvas;
         None for readouts whose targets always fit.
@@ -70,9 +79,7 @@ class Sums:
     length_correct: Float[Array, ""]
     tokens: Float[Array, ""]
     segments: Float[Array, ""]
-    rejecter_loss: Float[Array, ""] | None = None
-    rejecter_correct: Float[Array, ""] | None = None
-    rejecter_judged: Float[Array, ""] | None = None
+    rejecter: Judged | None = None
     divisor: Float[Array, ""] | None = None
     unaligned: Float[Array, ""] | None = None
     not_finite: Float[Array, ""] | None = None
@@ -112,14 +119,6 @@ def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[
     true_BG1 = jnp.maximum(length_BG - 1, 0)[..., None]
     right_BG = jnp.take_along_axis(output.logits_BGM, true_BG1, axis=-1)[..., 0] == output.logits_BGM.max(-1)
     return (right_BG & (length_BG > 0)).sum().astype(jnp.float32)
-
-
-class Judged(NamedTuple):
-    """Sums over the decisions of a rejecter: its loss, the number of right decisions, and of all."""
-
-    loss: Float[Array, ""]
-    correct: Float[Array, ""]
-    decisions: Float[Array, ""]
 
 
 def rejecter_loss(

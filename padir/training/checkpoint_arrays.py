@@ -5,9 +5,10 @@ The format is always the same: one process can read arrays that several processe
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,20 +137,36 @@ def read_arrays(folder: Path, like: PyTree, shardings: PyTree = None) -> PyTree:
 def check_like(folder: Path, like: PyTree) -> None:
     """Raises a ValueError if stored arrays have other shapes than `like`, before memory is taken for them."""
     with made_checkpointer() as checkpointer:
-        found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder), like))
+        found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder / ARRAYS), like))
     if sorted(map(np.shape, found)) != sorted(map(np.shape, expected)):
         raise ValueError("the shapes of its arrays differ")
 
 
-def _stored(checkpointer: Checkpointer, folder: Path) -> PyTree:
-    """The tree of a checkpoint with shapes and types in place of arrays; refuses chunks larger than their array."""
-    metadata = checkpointer.metadata(folder.absolute() / ARRAYS).item_metadata
+def _stored(checkpointer: Checkpointer, where: Path) -> PyTree:
+    """The tree of Orbax's folder with shapes and types in place of arrays; refuses chunks larger than their array."""
+    metadata = checkpointer.metadata(where.absolute()).item_metadata
     if metadata is None:
-        raise PadirError(f"{folder} is damaged (its arrays have no metadata)", remedy="use another checkpoint")
+        raise ValueError("its arrays have no metadata")
     tree = metadata.tree
     for array in jax.tree.leaves(tree):
-        check_chunks(folder / array.name, array.shape, array.storage and array.storage.chunk_shape)
+        check_chunks(where / array.name, array.shape, array.storage and array.storage.chunk_shape)
     return tree
+
+
+@contextlib.contextmanager
+def stored_arrays(where: Path, remedy: str) -> Iterator[tuple[Checkpointer, PyTree]]:
+    """Opens Orbax's folder to read some of its arrays: a checkpointer, and the tree with shapes in place of arrays.
+
+    Raises:
+      PadirError: the folder is damaged.
+    """
+    with made_checkpointer(partial=True) as checkpointer:
+        try:
+            yield checkpointer, _stored(checkpointer, where)
+        except PadirError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
+            raise PadirError(f"{where} is damaged, or no checkpoint ({first_line(error)})", remedy=remedy) from None
 
 
 def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> PyTree:
@@ -158,19 +175,13 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> PyTree:
     Raises:
       PadirError: the checkpoint is damaged, or holds nothing at that path.
     """
-    with made_checkpointer(partial=True) as checkpointer:
-        try:
-            tree = _stored(checkpointer, folder)
-            arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)
-            arrays = {name: array for name, array in arrays.items() if name[: len(path)] == path}
-            if not arrays:
-                raise _without(path, tree, folder)
-            check({"/".join(name[len(path) :]): array.shape for name, array in arrays.items()})
-            restored = restore_part(checkpointer, folder / ARRAYS, flax.traverse_util.unflatten_dict(arrays))
-        except PadirError:
-            raise
-        except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
-            raise PadirError(f"{folder} is damaged ({first_line(error)})", remedy="use another checkpoint") from None
+    with stored_arrays(folder / ARRAYS, "use another checkpoint") as (checkpointer, tree):
+        arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)
+        arrays = {name: array for name, array in arrays.items() if name[: len(path)] == path}
+        if not arrays:
+            raise _without(path, tree, folder)
+        check({"/".join(name[len(path) :]): array.shape for name, array in arrays.items()})
+        restored = restore_part(checkpointer, folder / ARRAYS, flax.traverse_util.unflatten_dict(arrays))
     for name in path:
         restored = restored[name]
     return restored

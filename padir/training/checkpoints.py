@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
@@ -49,22 +48,6 @@ def _opened(stack: contextlib.ExitStack, folder: Path) -> Iterator[Path]:
     """A folder whose contexts the stack holds."""
     with stack:
         yield folder
-
-
-@dataclasses.dataclass(frozen=True)
-class _OtherFiles:
-    """The files of a checkpoint beside its arrays."""
-
-    loader_state: dict[str, Any]
-    further: Mapping[str, bytes]
-    extra: bool
-
-    def write(self, folder: Path) -> None:
-        (folder / "loader.json").write_text(json.dumps(self.loader_state) + "\n")
-        for name, content in self.further.items():
-            (folder / name).write_bytes(content)
-        if self.extra:
-            (folder / EXTRA).touch()
 
 
 class Checkpoints:
@@ -140,7 +123,7 @@ class Checkpoints:
         """
         self.wait()
         final = self.folder / str(step)
-        others = _OtherFiles(dict(loader_state), files, extra)
+        others = {"loader.json": f"{json.dumps(loader_state)}\n".encode(), **files, **({EXTRA: b""} if extra else {})}
         if not self.shared:
             whole = gathered(state)
             if is_first():
@@ -177,14 +160,15 @@ class Checkpoints:
         step: int,
         folder: contextlib.AbstractContextManager[Path],
         write: Callable[[Path], None],
-        others: _OtherFiles,
+        others: Mapping[str, bytes],
         protected: frozenset[int],
     ) -> None:
-        """Writes a checkpoint's folder; `write` writes the arrays into it."""
+        """Writes a checkpoint's folder: `write` writes the arrays into it, and `others` are its other files by name."""
         try:
             with folder as unfinished:
                 write(unfinished)
-                others.write(unfinished)
+                for name, content in others.items():
+                    (unfinished / name).write_bytes(content)
                 write_manifest(unfinished)
         except Exception as error:  # each library that Orbax uses raises another type of error for a full disk
             remove_leftovers(self.folder)  # threads of Orbax may have written on while the folder was removed

@@ -205,4 +205,5 @@ def warn_of_changes(before: str, now: str, step: int) -> None:
 def _bindings(config: str) -> list[str]:
     """The bindings of an operative configuration, one a line (gin continues long bindings on indented lines)."""
     lines = re.sub(r" *\\?\n +", " ", config).splitlines()
-    return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]
+    left_out = re.compile(r"#|import |from |(train|\w+\.TrainConfig)\.num_steps")  # the second name if a file imports
+    return [line for line in lines if line and not left_out.match(line)]

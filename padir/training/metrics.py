@@ -36,10 +36,10 @@ def step_metrics(sums: Sums, seconds: float) -> dict[str, float]:
     for stage, (loss, accuracy) in enumerate(zip(loss_S.tolist(), accuracy_S.tolist(), strict=True), 1):
         row[f"stage_{stage}_loss"] = loss
         row[f"stage_{stage}_accuracy"] = accuracy
-    if sums.rejecter_loss is not None and sums.rejecter_correct is not None and sums.rejecter_judged is not None:
-        judged = max(float(sums.rejecter_judged), 1.0)
-        row["rejecter_loss"] = float(sums.rejecter_loss) / judged
-        row["rejecter_accuracy"] = float(sums.rejecter_correct) / judged
+    if sums.rejecter is not None:
+        loss, correct, decisions = map(float, sums.rejecter)
+        row["rejecter_loss"] = loss / max(decisions, 1.0)
+        row["rejecter_accuracy"] = correct / max(decisions, 1.0)
     if sums.unaligned is not None:
         row["unaligned"] = float(sums.unaligned)
     row["tokens_per_second"] = tokens / seconds

@@ -328,9 +328,7 @@ class Objective(Loss):
             # The mean is over the tokens of pairs that fit, so that it does not depend on pairs left out.
             tokens=fitting_BL.sum().astype(jnp.float32),
             segments=(call.length_BG > 0).sum().astype(jnp.float32),
-            rejecter_loss=None if rejecter is None else rejecter.loss,
-            rejecter_correct=None if rejecter is None else rejecter.correct,
-            rejecter_judged=None if rejecter is None else rejecter.decisions,
+            rejecter=rejecter,
             divisor=divisor,
             unaligned=None if fits_B is None else (present_BL.any(-1) & ~fits_B).sum().astype(jnp.float32),
         )

@@ -40,16 +40,7 @@ class ShardedStep:
         self.like = jax.eval_shape(self._state)
         self.shardings = state_shardings(self.like, config.sharding, self.mesh, self.model)
         self._initial = jax.jit(self._state, out_shardings=self.shardings)
-        step_fn = make_step(
-            self.model,
-            config.objective,
-            self._optimizer,
-            batching=config.batching,
-            seed=config.seed,
-            num_steps=config.num_steps,
-            not_finite=config.not_finite,
-            freeze=config.freeze,
-        )
+        step_fn = make_step(self.model, self._optimizer, config)
         self._step = jit_on_mesh(step_fn, self.mesh, self.shardings)
 
     def _state(self, params: PyTree = None) -> TrainState:

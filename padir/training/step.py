@@ -11,51 +11,44 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
 from padir.training.batch import Batch, Sums, mean_loss
-from padir.training.not_finite import NotFinite, is_finite
-from padir.training.objective import Loss
+from padir.training.config import TrainConfig
+from padir.training.not_finite import is_finite
 from padir.training.optimizer import without_gradient
 from padir.training.state import TrainState
 
 
 def make_step(
-    model: Transformer,
-    objective: Loss,
-    optimizer: optax.GradientTransformation,
-    batching: Batching,
-    seed: int,
-    num_steps: int,
-    not_finite: NotFinite = NotFinite(),
-    freeze: tuple[str, ...] = (),
+    model: Transformer, optimizer: optax.GradientTransformation, config: TrainConfig
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """Makes the function of one optimizer step of `num_steps`; the objective's `normaliser` divides its loss.
+    """Makes the function of one optimizer step; the objective's `normaliser` divides its loss.
 
     A skipped step (see `NotFinite`) counts as a step and adds nothing to the sums. With `Batching.accumulation_steps`
     above 1 the gradients of the summed loss are added up part by part, then divided once; there is one check for finite
-    numbers and one update for the whole batch. Parameters whose names begin with one of `freeze` get no gradient, which
-    saves computing it; `optimizer` must leave them as they are (`padir.training.optimizer.frozen`).
+    numbers and one update for the whole batch. Parameters whose names begin with one of `TrainConfig.freeze` get no
+    gradient, which saves computing it; `optimizer` must leave them as they are (`padir.training.optimizer.frozen`).
 
     Raises:
       PadirError: there are several parts, and the objective's normaliser does not divide the length loss.
     """
+    objective, batching, not_finite = config.objective, config.batching, config.not_finite
     if batching.accumulation_steps > 1 and objective.normaliser != "tokens":
         what = f"Batching.accumulation_steps with the normaliser {objective.normaliser!r}"
         raise PadirError(what, "1, because the length loss is not divided", batching.accumulation_steps)
-    key = jax.random.key(seed)
+    key = jax.random.key(config.seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         def summed(params, some: Batch):
             return objective(
                 jax.random.fold_in(key, state.step),
-                without_gradient(params, freeze),
+                without_gradient(params, config.freeze),
                 some,
                 model=model,
                 num_segments=batching.num_segments if batching.mode == "pack" else None,
                 dropout=model.config.dropout_rate > 0,
-                progress=jnp.asarray(state.step, jnp.float32) / num_steps,
+                progress=jnp.asarray(state.step, jnp.float32) / config.num_steps,
             )
 
         def mean(params):

@@ -12,8 +12,9 @@ from support.commands import refused, results, run
 from support.refusals import refuses
 
 import padir
-from padir.cli import build_parser, console, entry, options, options_of_study
+from padir.cli import build_parser, console, entry
 from padir.cli.entry import GROUPS
+from padir.cli.options import shared, study
 from padir.cli.parser import default_of
 from padir.interop.ctranslate2 import COMPUTE_TYPES
 from padir.pretrained import DEFAULT, PRETRAINED
@@ -106,9 +107,9 @@ def test_options_say_what_the_library_says():
                 owner.endswith("ising.subjects:run")
                 or name in inspect.signature(pkgutil.resolve_name(owner)).parameters
             )
-    assert options.MODEL == DEFAULT
-    assert options.CTRANSLATE2 == COMPUTE_TYPES
-    assert options_of_study.ISING == ising.SUBJECTS and options_of_study.ANALYSES == (*analysis.SUBJECTS, "oracle")
+    assert shared.MODEL == DEFAULT
+    assert shared.CTRANSLATE2 == COMPUTE_TYPES
+    assert study.ISING == ising.SUBJECTS and study.ANALYSES == (*analysis.SUBJECTS, "oracle")
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_requests_are_a_layer_above_the_servers_options(models):
         def mode(server=server, **fields):
             """The mode of the pipeline that a request gets."""
             _, (sentence,) = server.prepare(TranslateRequest(("eins",), **fields))
-            return server._decoding(sentence.key, sentence.n_best).mode
+            return sentence.key.decoding.mode
 
         assert mode() == mode(n_best=1) == own
         assert mode(mode="causal") == "causal" and mode(mode="refine") == "refine"

@@ -14,7 +14,7 @@ from padir.data.loader import default_source_length, make_loader
 from padir.data.plan import PLANS, Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
-from padir.data.records import read_flat
+from padir.data.records import Records
 from padir.data.sources import multi30k
 from padir.storage.files import write_json
 from padir.storage.manifest import FileSum, sealed
@@ -293,18 +293,19 @@ def test_a_forged_record_is_refused(record):
     good, lengths = int32(1, 1, 300, 301, 1), np.array([[1, 3], [2, 2], [1, 3]])
     for records, place in (([record], slice(1, 2)), ([good, record, good], slice(3))):
         numbers = [*range(len(records))]
-        refuses(read_flat, FORGED, Stored(records), numbers, lengths[place], 400, "a folder")
+        refuses(Records(Stored(records), lengths[place], 400, "a folder").read, FORGED, numbers)
 
 
 def test_records_read_at_once_are_those_read_one_by_one():
     records = [int32(1, 1, 300, 301, 1), int32(3, 7, 8, 1, 1), int32(2, 399, 1, 9, 1)]
     lengths = np.array([[1, 3], [3, 1], [2, 2]])
-    sources, targets = read_flat(Stored(records), [2, 0, 1], lengths[[2, 0, 1]], 400, "a folder")
+    stored = Records(Stored(records), lengths, 400, "a folder")
+    sources, targets = stored.read([2, 0, 1])
     assert sources.tolist() == [399, 1, 1, 7, 8, 1] and targets.tolist() == [9, 1, 300, 301, 1, 1]
     assert sources.dtype == targets.dtype == np.int32
-    one_by_one = [read_flat(Stored(records), [i], lengths[[i]], 400, "a folder") for i in range(3)]
+    one_by_one = [stored.read([i]) for i in range(3)]
     assert [source.tolist() for source, _ in one_by_one] == [[1], [7, 8, 1], [399, 1]]
-    assert [part.tolist() for part in read_flat(Stored([]), [], lengths[:0], 400, "a folder")] == [[], []]
+    assert [part.tolist() for part in stored.read([])] == [[], []]
 
 
 class Stored(list):

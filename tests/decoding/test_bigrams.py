@@ -188,13 +188,11 @@ def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus)
     last_B1 = jnp.array([[-1], [270], [275]])
     fused = Fusion(causal=2.0).over(table, "causal", None).reading(jnp.ones((3, 1), int))
     written_B1 = (last_B1 >= 0).astype(int)
-    rows = Hypotheses(
-        last_B1[..., None] * written_B1[..., None], written_B1, jnp.zeros((3, 1)), jnp.zeros((3, 1), bool)
-    )
+    tokens_B11 = last_B1[..., None] * written_B1[..., None]
+    rows = Hypotheses(tokens_B11, written_B1, jnp.zeros((3, 1)), jnp.zeros((3, 1), bool))
     log_z_B1 = jax.nn.logsumexp(logits_B1V, axis=-1)
-    extended = FusedSearch(fused, Beam(1)).extend(
-        jax.random.split(jax.random.key(1), (3, 1)), logits_B1V, log_z_B1, rows
-    )
+    key_B1 = jax.random.split(jax.random.key(1), (3, 1))
+    extended = FusedSearch(fused, Beam(1)).extend(key_B1, logits_B1V, log_z_B1, rows)
     for b, last in enumerate([BEGIN, 270, 275]):
         logit_V = np.asarray(logits_B1V[b, 0], np.float64)
         likeliest = np.argsort(-logit_V)[:8]

@@ -25,7 +25,7 @@ from padir.interop.t5x.exchange import import_model, take
 from padir.models import ModelConfig, Transformer, init_params, save_model
 from padir.refinement import MaskPredict
 from padir.refinement import transitions as transition
-from padir.training import Adafactor, Cosine
+from padir.training import Adafactor, Cosine, TrainConfig
 from padir.training import objective as loss
 from padir.training.metrics import step_metrics
 from padir.training.state import TrainState
@@ -133,7 +133,8 @@ def test_the_loss_curve_is_padirs(vocab_path, tmp_path, pack):
     batching = Batching(mode="pack" if pack else "bucket", max_segments=sources // 2, row_length=24)
     params = jax.tree.map(jnp.asarray, dict(first))
     state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
-    step = jax.jit(make_step(model.module, model.objective, optimizer, batching, seed=3, num_steps=12))
+    config = TrainConfig(model.module.config, model.objective, batching=batching, seed=3, num_steps=12)
+    step = jax.jit(make_step(model.module, optimizer, config))
     ours = []
     for batch in batches:
         state, sums = step(state, to_batch(jax.tree.map(jnp.asarray, batch)))

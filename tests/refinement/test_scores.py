@@ -43,9 +43,9 @@ def test_the_largest_logits_one_after_the_other(logits_BLV):
 
 
 def test_biases_by_product_are_those_that_are_looked_up():
-    table_HX = jax.random.normal(jax.random.key(1), (3, 32))
+    table_XH = jax.random.normal(jax.random.key(1), (32, 3))
     bucket = layers.relative_position_bucket(np.arange(9)[None, :] - np.arange(9)[:, None])[None]
-    assert (layers._take(table_HX, bucket) == layers._take_by_product(table_HX, bucket)).all()
+    assert (layers._take(table_XH, bucket) == layers._take_by_product(table_XH, bucket)).all()
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -22,7 +22,6 @@ FOOTBALL = Trace(
         step("▁Every", "thing", "▁moves", "▁fast", "."),
     ),
     output="Everything moves fast.",
-    reference="Everything moves very fast in football.",
 )
 
 
@@ -64,13 +63,12 @@ class Page(html.parser.HTMLParser):
 
 def test_text_brackets_what_changed():
     assert render_text(FOOTBALL).split("\n") == [
-        "source     Im Fußball geht alles sehr schnell.",
-        "step 0     ing cuping often.",
-        "step 1     [Everything football fast].",
-        "step 2     Everything [moves] fast.",
-        "step 3     Everything moves fast.",
-        "output     Everything moves fast.",
-        "reference  Everything moves very fast in football.",
+        "source  Im Fußball geht alles sehr schnell.",
+        "step 0  ing cuping often.",
+        "step 1  [Everything football fast].",
+        "step 2  Everything [moves] fast.",
+        "step 3  Everything moves fast.",
+        "output  Everything moves fast.",
     ]
 
 
@@ -84,7 +82,6 @@ def test_text_of_an_empty_sentence():
 
 
 def test_changed():
-    assert FOOTBALL.num_steps == 3
     assert FOOTBALL.changed(0) == (False,) * 5
     assert FOOTBALL.changed(1) == (True, True, True, True, False)
     assert FOOTBALL.changed(2) == (False, False, True, False, False)
@@ -99,7 +96,6 @@ def test_page_shows_the_same_lines_and_marks_what_changed():
         ["step 2", "Everything moves fast.", "1 of 5 changed"],
         ["step 3", "Everything moves fast.", "no change"],
         ["output", "Everything moves fast.", ""],
-        ["reference", "Everything moves very fast in football.", ""],
     ]
     assert page.marked == ["Every", "thing", "football", "fast", "moves"]
 
@@ -126,13 +122,13 @@ def test_page_tells_no_probability_where_nothing_was_written():
     "evil", ["<script>alert(1)</script>", '" onmouseover="alert(1)', "&lt;b&gt;", "</dd></style><b>"]
 )
 def test_page_shows_markup_as_text(evil):
-    trace = Trace(evil, (step("▁a", evil), step(evil, "▁b")), evil, evil)
+    trace = Trace(evil, (step("▁a", evil), step(evil, "▁b")), evil)
     page = Page(render_html([trace]))
-    harmless = Page(render_html([Trace("x", (step("▁a", "x"), step("x", "▁b")), "x", "x")]))
+    harmless = Page(render_html([Trace("x", (step("▁a", "x"), step("x", "▁b")), "x")]))
     assert [(tag, sorted(attributes)) for tag, attributes in page.tags] == [
         (tag, sorted(attributes)) for tag, attributes in harmless.tags
     ]
-    assert [row[1] for row in page.rows] == [evil, "a" + evil, evil + " b", evil, evil]
+    assert [row[1] for row in page.rows] == [evil, "a" + evil, evil + " b", evil]
 
 
 def test_control_characters_reach_neither_terminal_nor_page():

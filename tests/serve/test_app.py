@@ -130,10 +130,10 @@ class TestAnswers:
             "split",
             "placeholders",
             "n_best",
+            "mode",
             "num_steps",
             "num_lengths",
             "trace",
-            "mode",
             "strategy",
         ]
         assert fields["mode"]["anyOf"][0]["enum"] == ["refine"] and "padir" in json.dumps(fields["strategy"])
@@ -169,6 +169,24 @@ class TestModes:
             assert [each["text"] for each in listed["candidates"]] == [each.text for each in best.candidates]
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}):
                 turned_away(client, 422, "takes only text, split, placeholders", mode="causal", **fields)
+
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ({}, ("causal", 3, 2)),
+            ({"mode": "refine"}, ("refine", 3, 2)),
+            ({"num_steps": 5}, ("refine", 5, 2)),
+            ({"num_lengths": 1, "mode": "refine"}, ("refine", 3, 1)),
+            ({"trace": True}, ("refine", 3, 2)),
+            ({"placeholders": frozenset(["urls"])}, ("causal", 3, 2)),
+        ],
+    )
+    def test_a_requests_fields_replace_the_servers_options(self, tokenizer, fields, expected):
+        own = dataclasses.replace(Decoding(num_steps=3, num_lengths=2), mode="causal", placeholders=("tags",))
+        engine = engine_of(random_translator(tokenizer, dual=True), own)
+        found = engine.options_of(TranslateRequest((), **fields))
+        assert (found.mode, found.num_steps, found.num_lengths) == expected
+        assert found.placeholders == tuple(fields.get("placeholders", ["tags"]))
 
     def test_a_server_that_writes_from_left_to_right(self, tokenizer):
         """Requests refine if they say so, or set what only refining reads, and then with the card's options."""
@@ -304,15 +322,18 @@ class TestLengths:
     def test_no_batch_takes_long(self, tokenizer, options):
         """Each mode has batches of 32 sentences up to 32 tokens; more tokens, lengths or passes have 8 or 1."""
         engine = engine_of(random_translator(tokenizer, dual=True), Decoding(batch_size=32, **options))
-        key = Key(32, *((4, 5) if options["mode"] == "refine" else (None, None)))
+        key = Key(32, engine.options_of(TranslateRequest(())))
+
+        def sizes(**fields):
+            return engine.batch_sizes(Key(32, engine.options_of(TranslateRequest((), **fields))))
+
         assert engine.batch_sizes(key) == (1, 8, 32)
         assert engine.batch_sizes(key._replace(source_length=128)) == (1, 8)
         assert engine.batch_sizes(key._replace(source_length=136)) == (1,)
         assert engine.batch_sizes(key._replace(trace=True)) == (1,)
         if options["mode"] == "refine":
-            assert engine.batch_sizes(key._replace(hypotheses=6)) == (1, 8)
-            assert engine.batch_sizes(key._replace(num_steps=16)) == (1, 8)
-            assert engine.batch_sizes(key._replace(num_steps=16, hypotheses=6)) == (1,)
+            assert sizes(num_lengths=6) == sizes(num_steps=16) == (1, 8)
+            assert sizes(num_steps=16, num_lengths=6) == (1,)
 
     def test_a_canvas_of_one_length(self, tokenizer):
         """It gives several sentences, but not beside several draws."""

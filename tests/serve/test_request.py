@@ -11,8 +11,8 @@ from padir.errors import PadirError
 from padir.serve.messages import Limits, Refused, RequestReader, TranslateRequest
 
 LIMITS = Limits(max_sentences=3, max_steps=6, max_lengths=5)
-READER = RequestReader(LIMITS, most_lengths=4, refines=True)
-CAUSAL = RequestReader(LIMITS, most_lengths=1, refines=False)
+READER = RequestReader(LIMITS, ["refine"], ["padir"], "num_lengths", most_lengths=4)
+CAUSAL = RequestReader(LIMITS, ["causal"], [], "num_lengths", most_lengths=1)
 FIELDS = READER.names
 
 
@@ -85,7 +85,7 @@ def test_both_halves_of_a_character_are_one():
         ({"text": ["eins"] * 4}, "length <= 3"),
         (
             {"text": "eins", "steps": 4},
-            "unknown field `steps`; the fields are text, split, placeholders, n_best, num_steps, num_lengths",
+            "unknown field `steps`; the fields are text, split, placeholders, n_best, mode, num_steps, num_lengths",
         ),
         ({"text": "eins", "num_steps": 0}, "`int` >= 1 - at `$.num_steps`"),
         ({"text": "eins", "num_steps": 7}, "`int` <= 6"),
@@ -108,7 +108,7 @@ def test_a_long_name_does_not_fill_the_answer():
     assert len(refused({"text": "eins", "x" * 9_999: 4})[1]) < 300
 
 
-@pytest.mark.parametrize("name", FIELDS[4:])
+@pytest.mark.parametrize("name", FIELDS[5:])
 def test_an_autoregressive_model_has_no_options(name):
     status, said = refused({"text": "eins", name: 1}, CAUSAL)
     assert status == 422 and f"unknown field `{name}`; the fields are text, split" in said

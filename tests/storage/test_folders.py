@@ -133,4 +133,4 @@ def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
     refuses(check_replaceable, "give another folder, or set overwrite", letters, "kind", overwrite=False)
     (letters / "notes").mkdir()
     (letters / "notes" / "mine.txt").touch()
-    refuses(check_replaceable, "notes/mine.txt, which is not part of the export", letters, "kind", overwrite=True)
+    refuses(check_replaceable, "did not make, such as notes/mine.txt: move them away", letters, "kind", overwrite=True)

@@ -28,7 +28,7 @@ from padir.models import Transformer, init_params, load_model
 from padir.refinement.corruption import Mask
 from padir.storage.folders import LOCK
 from padir.text.ids import Ids
-from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective
+from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective, TrainConfig
 from padir.training.log import TrainingLog, read_rows
 from padir.training.state import TrainState
 from padir.training.step import make_step
@@ -92,7 +92,8 @@ class TestRun:
 
     @pytest.mark.parametrize("num_steps", [6, 7])
     def test_another_configuration_than_the_checkpoints_is_told(self, data, finished, logged, num_steps):
-        text = f"# train\ntrain.num_steps = {num_steps}\ntrain.seed = \\\n    4\nModelConfig.width = 16\n"
+        steps = f"train.num_steps = {num_steps}\nconfig.TrainConfig.num_steps = {num_steps}\n"
+        text = f"# train\n{steps}train.seed = \\\n    4\nModelConfig.width = 16\n"
         train_tiny(data, finished, num_steps=num_steps, config_text=text)
         lines = logged().splitlines()
         first = lines.index("the configuration differs from the configuration of the checkpoint of step 6:")
@@ -248,7 +249,8 @@ def test_padding_beyond_the_position_table_does_no_harm():
     optimizer = Adam().transformation(10)
     params = init_params(model, seed=0)
     state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
-    step_fn = make_step(model, Objective(stage_weights=("all",)), optimizer, batching, seed=0, num_steps=10)
+    config = TrainConfig(TINY, Objective(stage_weights=("all",)), batching=batching, num_steps=10)
+    step_fn = make_step(model, optimizer, config)
     state, _ = jax.jit(step_fn)(state, Batch(tokens, segments, tokens, segments))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
 

@@ -363,9 +363,9 @@ class TestRejecter:
         shown_BL = jnp.where(editable_BL & (rate == 1.0), IDS.mask, APART.target_BL)
         keep_BL = decoded(model, params, shown_BL).keep_logits_BL
         expected = jnp.log1p(jnp.exp(sign * keep_BL))[editable_BL].sum()
-        assert_allclose(sums.rejecter_loss, expected, rtol=1e-5)
-        assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[editable_BL].sum()
-        parts = sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss
+        assert_allclose(sums.rejecter.loss, expected, rtol=1e-5)
+        assert sums.rejecter.correct == ((keep_BL > 0) == (sign < 0))[editable_BL].sum()
+        parts = sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter.loss
         assert_allclose(loss, parts, rtol=1e-5)
 
     @pytest.mark.parametrize("weights", [("all", "all"), ("none", "noised")])
@@ -381,22 +381,22 @@ class TestRejecter:
         per_BL = jnp.where(right_BL, jnp.logaddexp(0, -output.keep_logits_BL), jnp.logaddexp(0, output.keep_logits_BL))
         counts_BL = APART.target_BL > 0  # all target tokens, whatever the weight of the stage
         stages = sum(weight != "none" for weight in weights)
-        assert_allclose(sums.rejecter_loss, stages * per_BL[counts_BL].sum(), rtol=1e-5)
-        assert sums.rejecter_judged == stages * counts_BL.sum()
-        assert sums.rejecter_correct == stages * ((output.keep_logits_BL > 0) == right_BL)[counts_BL].sum()
-        assert_allclose(loss, sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss, rtol=1e-5)
+        assert_allclose(sums.rejecter.loss, stages * per_BL[counts_BL].sum(), rtol=1e-5)
+        assert sums.rejecter.decisions == stages * counts_BL.sum()
+        assert sums.rejecter.correct == stages * ((output.keep_logits_BL > 0) == right_BL)[counts_BL].sum()
+        assert_allclose(loss, sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter.loss, rtol=1e-5)
 
     @pytest.mark.parametrize(("judges", "alone"), [("prediction", True), ("token", False)])
     def test_the_published_head_trains_nothing_but_itself(self, judges, alone):
         model, params = one_layer_model(rejecter=True, rejecter_judges=judges)
         objective = Objective(Mask(0.5), stage_weights=("all",))
-        grads = jax.grad(lambda params: run(model, params, APART, objective)[1].rejecter_loss)(params)
+        grads = jax.grad(lambda params: run(model, params, APART, objective)[1].rejecter.loss)(params)
         moved = {name for name, part in grads.items() if any(leaf.any() for leaf in jax.tree.leaves(part))}
         assert "rejecter" in moved and (moved == {"rejecter"}) == alone
 
     def test_other_models_have_none(self):
         _, sums = loss_of(Objective(stage_weights=("all",)))
-        assert sums.rejecter_loss is None and sums.rejecter_correct is None
+        assert sums.rejecter is None
 
 
 class TestVisibility:

@@ -69,7 +69,8 @@ def training_step(objective, model_config):
     """(step function, fresh state) of a run of two steps."""
     model = Transformer(model_config, IDS)
     optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
-    step_fn = make_step(model, objective, optimizer, Batching(row_length=16), seed=0, num_steps=2)
+    settings = TrainConfig(model_config, objective, batching=Batching(row_length=16), num_steps=2)
+    step_fn = make_step(model, optimizer, settings)
     params = init_params(model, seed=0)
     return jax.jit(step_fn), TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
 

@@ -21,7 +21,7 @@ from padir.data.loader import _Records
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
-from padir.training import Causal, Intervals, Objective, Sum, TrainRun
+from padir.training import Causal, Intervals, Objective, Sum, TrainConfig, TrainRun
 from padir.training.batch import NORMALISERS, mean_loss
 from padir.training.metrics import step_metrics
 from padir.training.placed_batches import PlacedBatches
@@ -37,7 +37,8 @@ BUCKETS = Batching(mode="bucket")
 def steps_of(objective, optimizer):
     """(jitted step, state before the first step) of a model with one layer."""
     model, params = one_layer_model(dropout_rate=0.0)
-    step_fn = make_step(model, objective, optimizer, BUCKETS, seed=0, num_steps=10)
+    config = TrainConfig(model.config, objective, batching=BUCKETS, num_steps=10)
+    step_fn = make_step(model, optimizer, config)
     return jax.jit(step_fn), TrainState(jnp.int32(0), params, optimizer.init(params))
 
 
@@ -60,7 +61,8 @@ class TestParts:
         model, params = one_layer_model(dropout_rate=0.0, **sizes)
         batching = Batching(mode="bucket", accumulation_steps=parts)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), ADAM)
-        step_fn = jax.jit(make_step(model, objective, optimizer, batching, seed=0, num_steps=10))
+        config = TrainConfig(model.config, objective, batching=batching, num_steps=10)
+        step_fn = jax.jit(make_step(model, optimizer, config))
         return step_fn(TrainState(jnp.int32(3), params, optimizer.init(params)), SIX)
 
     @pytest.mark.parametrize(

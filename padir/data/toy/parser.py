@@ -6,11 +6,9 @@ grammar generates exactly the given sentence from it. So a parse can be missing 
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from padir.data.toy.grammar import Clause, NounPhrase, Sentence
 from padir.data.toy.lexicon import (
@@ -28,86 +26,71 @@ from padir.data.toy.lexicon import (
     SINGULAR,
     TENSES,
     VERBS,
-    Adjective,
-    Determiner,
-    Noun,
     Pronoun,
-    Verb,
 )
 
-
-@dataclasses.dataclass(frozen=True)
-class _Tables:
-    """Every form of the lexicon with its readings, built once."""
-
-    nouns: dict[str, list[tuple[Noun, str]]]
-    determiners: dict[str, list[Determiner]]
-    adjectives: dict[str, Adjective]
-    predicates: dict[str, Adjective]
-    pronouns: dict[str, list[Pronoun]]
-    prepositions: frozenset[str]
-    # From a clause's verb forms, in their order in the clause, to their readings (verb, tense, person): `last` for
-    # clauses that end with their verb, `second` for all others.
-    second: dict[tuple[str, ...], list[tuple[Verb, str, int]]]
-    last: dict[tuple[str, ...], list[tuple[Verb, str, int]]]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-@functools.cache
-def _tables() -> _Tables:
-    nouns = {}
-    determiners = {}
-    pronouns = {}
-    for noun in NOUNS:
-        for number in (SINGULAR, PLURAL) if noun.countable else (SINGULAR,):
-            for form in {noun.german(case, number) for case in CASES}:
-                nouns.setdefault(form, []).append((noun, number))
-    for determiner in DETERMINERS:
-        if determiner is not BARE:
-            forms = itertools.product(CASES, "mnf", determiner.numbers)
-            for form in {determiner.german(*form) for form in forms}:
-                determiners.setdefault(form, []).append(determiner)
-    for pronoun in PRONOUNS:
-        for form in {pronoun.german(case) for case in CASES} - {""}:
-            pronouns.setdefault(form, []).append(pronoun)
-    adjective_endings = {ending for declension in DECLENSIONS.values() for ending in declension.adjective_endings}
-    second = {}
-    last = {}
-    for verb in VERBS:
-        tenses = ("present", "perfect") if verb.frame == "copula" else TENSES
-        for tense, person in itertools.product(tenses, range(6)):
-            reading = (verb, tense, person)
-            second.setdefault(tuple(filter(None, verb.german(tense, person))), []).append(reading)
-            last.setdefault(tuple(verb.german_last(tense, person).split()), []).append(reading)
-    return _Tables(
-        nouns,
-        determiners,
-        {adjective.stem + ending: adjective for adjective in ADJECTIVES for ending in adjective_endings},
-        {adjective.german: adjective for adjective in ADJECTIVES},
-        pronouns,
-        frozenset(verb.preposition for verb in VERBS) - {""},
-        second,
-        last,
-    )
+def _index(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+# Every form of the lexicon with its readings.
+_NOUNS = _index(
+    (form, (noun, number))
+    for noun in NOUNS
+    for number in ((SINGULAR, PLURAL) if noun.countable else (SINGULAR,))
+    for form in {noun.german(case, number) for case in CASES}
+)
+_DETERMINERS = _index(
+    (form, determiner)
+    for determiner in DETERMINERS
+    if determiner is not BARE
+    for form in {determiner.german(*each) for each in itertools.product(CASES, "mnf", determiner.numbers)}
+)
+_PRONOUNS = _index((form, pronoun) for pronoun in PRONOUNS for form in {pronoun.german(case) for case in CASES} - {""})
+_ENDINGS = {ending for declension in DECLENSIONS.values() for ending in declension.adjective_endings}
+_ADJECTIVES = {adjective.stem + ending: adjective for adjective in ADJECTIVES for ending in _ENDINGS}
+_PREDICATES = {adjective.german: adjective for adjective in ADJECTIVES}
+_PREPOSITIONS = {verb.preposition for verb in VERBS} - {""}
+_VERBS = [
+    (verb, tense, person)
+    for verb in VERBS
+    for tense in (("present", "perfect") if verb.frame == "copula" else TENSES)
+    for person in range(6)
+]
+# The forms of a verb, in their order in the clause: in clauses that end with their verb, and in all others.
+_LAST = _index(
+    (tuple(verb.german_last(tense, person).split()), (verb, tense, person)) for verb, tense, person in _VERBS
+)
+_SECOND = _index(
+    (tuple(filter(None, verb.german(tense, person))), (verb, tense, person)) for verb, tense, person in _VERBS
+)
 
 
 def _noun_phrase(words: list[str], start: int) -> tuple[list[NounPhrase | Pronoun], int]:
     """The readings of the noun phrase that begins at `start` (none if none does), and where it ends."""
-    tables = _tables()
-    if words[start] in tables.pronouns:
-        return list(tables.pronouns[words[start]]), start + 1
-    determiners = tables.determiners.get(words[start], [])
+    if words[start] in _PRONOUNS:
+        return list(_PRONOUNS[words[start]]), start + 1
+    determiners = _DETERMINERS.get(words[start], [])
     position = start
     if determiners:
         position += 1
-    adjective = tables.adjectives.get(words[position]) if position < len(words) else None
+    adjective = _ADJECTIVES.get(words[position]) if position < len(words) else None
     if adjective:
         position += 1
-    if position == len(words) or words[position] not in tables.nouns:
+    if position == len(words) or words[position] not in _NOUNS:
         return [], start
     readings: list[NounPhrase | Pronoun] = [
         NounPhrase(determiner, adjective, noun, number)
         for determiner in determiners or [BARE]
-        for noun, number in tables.nouns[words[position]]
+        for noun, number in _NOUNS[words[position]]
         if number in determiner.numbers and not (determiner is BARE and number == SINGULAR and noun.countable)
     ]
     return readings, position + 1
@@ -115,7 +98,6 @@ def _noun_phrase(words: list[str], start: int) -> tuple[list[NounPhrase | Pronou
 
 def _chunks(words: list[str]) -> tuple[list[list[NounPhrase | Pronoun]], dict[str, Any], list[str], str]:
     """Cuts a clause into its noun phrases (readings of each), adverbs by slot, verbs; and says what comes first."""
-    tables = _tables()
     noun_phrases = []
     adverbs = {}
     verbs = []
@@ -131,7 +113,7 @@ def _chunks(words: list[str]) -> tuple[list[list[NounPhrase | Pronoun]], dict[st
             first = first or phrase.slot
             position += length
             continue
-        prepositional = words[position] in tables.prepositions and position + 1 < len(words)
+        prepositional = words[position] in _PREPOSITIONS and position + 1 < len(words)
         readings, end = _noun_phrase(words, position + prepositional)
         if readings:
             noun_phrases.append(readings)
@@ -140,8 +122,8 @@ def _chunks(words: list[str]) -> tuple[list[list[NounPhrase | Pronoun]], dict[st
             continue
         if words[position] == "nicht":
             adverbs["negated"] = True
-        elif words[position] in tables.predicates:
-            adverbs["predicate"] = tables.predicates[words[position]]
+        elif words[position] in _PREDICATES:
+            adverbs["predicate"] = _PREDICATES[words[position]]
         else:
             verbs.append(words[position])
         position += 1
@@ -153,8 +135,7 @@ def _clauses(text: str, order: str) -> Iterator[Clause]:
     noun_phrases, adverbs, verbs, first = _chunks(text.split())
     roles = {1: [("subject",)], 2: [("subject", "object"), ("object", "subject")]}
     roles[3] = [("subject", "recipient", "object")]
-    tables = _tables()
-    readings = (tables.last if order == "last" else tables.second).get(tuple(verbs), [])
+    readings = (_LAST if order == "last" else _SECOND).get(tuple(verbs), [])
     for names in roles.get(len(noun_phrases), []):
         for verb, tense, person in readings:
             if {"transitive": 2, "ditransitive": 3}.get(verb.frame, 1) != len(names):

@@ -305,9 +305,9 @@ def metrics(loss: jax.Array, sums: Sums, batch: Batch) -> dict[str, Any]:
     for s in stages:
         values[f"stage_{s + 1}_loss"] = average(total=sums.stage_loss_S[s], count=sums.stage_weight_S[s])
         values[f"stage_{s + 1}_accuracy"] = average(total=sums.stage_correct_S[s], count=sums.tokens)
-    if sums.rejecter_loss is not None and sums.rejecter_judged is not None:
-        values["rejecter_loss"] = average(total=sums.rejecter_loss, count=sums.rejecter_judged)
-        values["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=sums.rejecter_judged)
+    if sums.rejecter is not None:
+        values["rejecter_loss"] = average(total=sums.rejecter.loss, count=sums.rejecter.decisions)
+        values["rejecter_accuracy"] = average(total=sums.rejecter.correct, count=sums.rejecter.decisions)
     return values
 
 

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from padir.errors import PadirError, first_line
 from padir.storage.files import check_chunks, check_files
 from padir.storage.folders import atomic_folder
-from padir.training.checkpoint_arrays import made_checkpointer, restore_part
+from padir.training.checkpoint_arrays import restore_part, stored_arrays
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 # The first bytes of a TensorFlow checkpoint's index file, which is called `checkpoint`, as is T5X's own file.
@@ -134,21 +134,13 @@ def _read_own(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 
 def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
-    with made_checkpointer(partial=True) as checkpointer:
-        try:
-            tree = checkpointer.metadata(state.absolute()).item_metadata.tree
-            arrays: dict[str, Any] = flax.traverse_util.flatten_dict(tree["target"], sep="/")
-            for name, array in arrays.items():
-                check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
-            chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
-            part: dict[str, Any] = {"state": {"step": tree["state"]["step"]}}
-            if chosen:  # to Orbax an empty "target" would be a structure other than the checkpoint's
-                part["target"] = flax.traverse_util.unflatten_dict(chosen, sep="/")
-            restored = restore_part(checkpointer, state, part)
-        except PadirError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-            raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {AGAIN} ({first_line(error)})") from None
+    with stored_arrays(state, AGAIN) as (checkpointer, tree):
+        arrays: dict[str, Any] = flax.traverse_util.flatten_dict(tree["target"], sep="/")
+        chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
+        part: dict[str, Any] = {"state": {"step": tree["state"]["step"]}}
+        if chosen:  # to Orbax an empty "target" would be a structure other than the checkpoint's
+            part["target"] = flax.traverse_util.unflatten_dict(chosen, sep="/")
+        restored = restore_part(checkpointer, state, part)
     target = {name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in arrays.items()}
     target |= flax.traverse_util.flatten_dict(restored.get("target", {}), sep="/")
     return {"target": target, "step": np.asarray(restored["state"]["step"])}

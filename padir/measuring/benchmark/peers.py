@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from padir.decoding.autoregressive import length_limits
-from padir.decoding.search import Beam
 from padir.decoding.translation import Translation
 from padir.decoding.writer import Written
 from padir.errors import PadirError
-from padir.interop.ctranslate2 import CTranslate2Engine, check_search
+from padir.interop.ctranslate2 import CTranslate2Engine, beam_of
 from padir.measuring.benchmark.decoding_speed import System
 from padir.measuring.benchmark.timed_batches import TimedBatch
 
@@ -62,7 +61,7 @@ class Peer(System):
         Raises:
           PadirError: CTranslate2 is not installed or cannot run the model, or the search draws tokens.
         """
-        check_search(system.decoding.search)
+        beam_of(system.decoding)
         shortlist = system.decoding.shortlist
         searcher = CTranslate2Engine.of(system.translator, compute_type, threads=threads, shortlist=shortlist)
         name = f"{system.model} by CTranslate2, {compute_type}, {threads} thread" + "s" * (threads > 1)
@@ -72,8 +71,7 @@ class Peer(System):
         return [value for _, value in self.timed_stages(batch)][-1]
 
     def timed_stages(self, batch: TimedBatch) -> Iterator[tuple[str, Any]]:
-        search = self.decoding.search
-        assert isinstance(search, Beam)  # `of` has checked it
+        search = beam_of(self.decoding)
         texts = self.sources(batch)
         sources = [source.tokens for source in texts]
         yield "tokenise", sources

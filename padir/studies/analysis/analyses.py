@@ -19,6 +19,21 @@ from padir.translator import Translator
 SUBJECTS = {"attention": attention, "dependency": agreement, "refinement": refining, "schedule": uncertainty}
 COLUMNS = {**{name: subject.COLUMNS for name, subject in SUBJECTS.items()}, "oracle": audit.COLUMNS}
 
+# The subjects that read an option of the command line or a setting; the others refuse it.
+READ_BY = {
+    "num_steps": ("attention", "dependency", "refinement"),
+    "strategy": ("attention", "dependency", "refinement"),
+    "examples": ("attention", "dependency", "refinement"),
+    "values": ("dependency",),
+    "canvases": ("dependency",),
+    "given": ("dependency",),
+    "strategies": ("refinement", "oracle"),
+    "passes": ("refinement", "schedule"),
+    **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
+    **dict.fromkeys(("sentences", "model", "data", "task", "test"), tuple(SUBJECTS)),
+    **dict.fromkeys(("length_window", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
+}
+
 
 def run(
     subject: str,
