@@ -354,11 +354,13 @@ def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
     assert peaks[2] - peaks[1] < 300_000, peaks
 
 
-def test_chunks_without_inputs_are_those_of_an_interrupted_removal(tmp_path):
-    """They may be another teacher's."""
+def test_chunks_of_another_teacher_or_of_an_interrupted_removal_go(tmp_path):
+    """Without inputs, they may be another teacher's."""
     chunks = Chunks.open(tmp_path / "chunks", {"teacher": "a"}, overwrite=False)
     chunks.once("0", lambda: ["by a"])
     assert Chunks.open(tmp_path / "chunks", {"teacher": "a"}, overwrite=False).read("0") == ["by a"]
+    other = Chunks.open(tmp_path / "chunks", {"teacher": "b"}, overwrite=True)
+    assert other.read("inputs") == {"teacher": "b"} and other.once("0", lambda: ["by b"]) == ["by b"]
     (tmp_path / "chunks" / "inputs.json").unlink()
     assert Chunks.open(tmp_path / "chunks", {"teacher": "b"}, overwrite=False).read("0") is None
 
