@@ -8,6 +8,7 @@ import pytest
 from support.tiny_model import random_translator
 
 import padir
+from padir.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -40,6 +41,11 @@ def test_the_messages_are_those_of_the_library():
     assert len(messages) >= 20
     parts = [part for message in messages for part in message.split("...")]
     assert [part for part in parts if part.strip() and part not in text] == []
+
+
+def test_the_defaults_in_the_table_of_decoding_options():
+    rows = re.findall(r"^\| `--(\w+) \w+` \|[^|]*? \(([\d.]+)\)", (DOCS / "decoding.md").read_text(), re.MULTILINE)
+    assert len(rows) == 3 and rows == [(name, str(OPTIONS[name].default)) for name, _ in rows]
 
 
 def test_links_between_pages_lead_to_pages():

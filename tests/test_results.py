@@ -31,3 +31,20 @@ def test_a_table_does_not_mix_teachers_machines_or_test_sets(monkeypatch, tmp_pa
     refuses(lambda: speed["training"](tmp_path), "several machines: A, B", error=SystemExit)
     monkeypatch.setitem(results["evaluation"].__globals__, "load", lambda _: [{"sha256": "a"}, {"sha256": "b"}])
     refuses(lambda: results["evaluation"]("mine"), "several test sets", error=SystemExit)
+
+
+def test_the_ends_of_a_budget_and_of_a_load(monkeypatch):
+    """A run of 60 core-minutes belongs to its column; a load with a refused request was not held."""
+    if not SCRIPT.exists():
+        pytest.skip("needs a checkout with scripts/")
+    for package in ("httpx", "prometheus_client"):
+        pytest.importorskip(package)
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    results, load = (runpy.run_path(str(SCRIPT.with_name(name))) for name in ("result_tables.py", "load_test.py"))
+    run = {"start": "nothing", "core_minutes": 60, "what": "mine", "rows": [{"bleu": 9.0, "steps": 4}]}
+    run |= dict.fromkeys(results["SOURCES"], "known")
+    monkeypatch.setitem(results["board"].__globals__, "tries", lambda: {"mine": run})
+    assert "| 60 | random | mine | 60 | 9.0 |" in results["board"]()
+    row = {"statuses": {"200": 9}, "p99_ms": 1_000.0}
+    assert load["held"](row, 1.0) and not load["held"](row, 0.9)
+    assert not load["held"](row | {"statuses": {"200": 9, "429": 1}}, 1.0)

@@ -131,7 +131,7 @@ def align_words(
 def word_links(source: str, target: str, own: Sequence[int]) -> list[tuple[int, int]]:
     """Numbers of linked words of both sides, from the links of units: the first linked unit of a target word counts.
 
-    >>> word_links("Das Buch.", "The book.", [0, 1, 2])
+    >>> word_links("Das Buch.", "The book.", [0, 1, 0])
     [(0, 0), (1, 1)]
     """
     of_source = _words_of_units(source)

@@ -147,8 +147,7 @@ def _hypotheses(row: RowDict) -> str:
     """Number of hypotheses asked for; duplicates among them are removed later."""
     if row.get("causal"):
         return str((row.get("search") or {}).get("size", 1))
-    lengths = 1 if row.get("oracle_lengths") else row["num_lengths"]
-    return str(lengths * row.get("prefix_beam", 1) * row["num_drafts"])
+    return str(row["num_lengths"] * row.get("prefix_beam", 1) * row["num_drafts"])
 
 
 SYSTEM: dict[str, Callable[[RowDict], str]] = {

@@ -74,9 +74,11 @@ def share_of(
 
     >>> share_of(0.5, jnp.ones((1, 3), bool), jnp.ones((1, 3), int)).tolist()
     [[2, 2, 2]]
+    >>> share_of(0.3, jnp.ones((1, 50), bool), jnp.ones((1, 50), int))[0, 0].item()
+    15
     """
     exact_BL = share * count_in_segment(where_BL, segment_BL)
-    # 0.3 of 10 is 3, though float32 rounds 0.3 up.
+    # float32 gives a little more than 15 for 0.3 of 50, and a little less than 53 for 0.53 of 100.
     return (jnp.ceil(exact_BL - 1e-4) if up else jnp.floor(exact_BL + 1e-4)).astype(jnp.int32)
 
 

@@ -8,7 +8,7 @@ from support.commands import refused
 from support.refusals import refuses
 
 from padir import config
-from padir.cli.arguments import check_options, decoding_of, decodings_of, named_value
+from padir.cli.arguments import check_options, decoding_of, decodings_of, named_model, named_value
 from padir.cli.entry import build_parser
 from padir.decoding.options import Decoding
 from padir.models.config import ModelConfig
@@ -155,3 +155,9 @@ def test_an_option_given_twice_adds_up_or_is_refused(parser, action, capsys):
 @pytest.mark.parametrize("words", ["--gin.a=1 --gin.a=2", "--set max_lines=200 --set max_lines=300"])
 def test_a_setting_or_binding_given_twice_is_refused(words, tmp_path, capsys):
     assert "twice" in refused(capsys, f"vocab --task toy_de_en --output {tmp_path}/v.model {words}")
+
+
+def test_folders_and_addresses_with_an_equals_sign_are_no_names(tmp_path):
+    (tmp_path / "lr=1").mkdir()
+    own = [f"{tmp_path}/lr=1", "gs://bucket/lr=1"]
+    assert [named_model(each) for each in own] == [(each, each) for each in own]

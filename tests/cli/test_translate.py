@@ -194,7 +194,7 @@ class TestTranslate:
 
     def test_the_page_shows_the_first_translations(self, built, tmp_path, monkeypatch, translate):
         monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
-        _, lines, errors = translate(built, b"eins\nzwei\ndrei\n", f"--html {tmp_path}/page.html")
+        _, lines, errors = translate(built, b"eins\nzwei\ndrei\n", f"--trace --html {tmp_path}/page.html")
         assert len(lines) == 3 and "page.html shows the first 2 translations" in errors
         assert (tmp_path / "page.html").read_text().count("<article") == 2
 

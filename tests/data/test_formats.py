@@ -132,6 +132,10 @@ COMMENTS = 60 * "<!--x-->", 60 * "<?x?>"  # each of which once doubled the time
             {"a.tmx": tmx([[("de", "eins")], [("de-AT", "zwei <bpt>x</bpt><hi>drei</hi>"), ("en", "two\n three")]])},
             [("eins", ""), ("zwei drei", "two three")],  # a unit without a side is an empty one
         ),
+        (
+            {"a.tmx": tmx([[("de", "eins"), ("en", "one"), ("de", "ein"), ("en", "a")]])},
+            [("eins", "one")],  # of several variants the first counts
+        ),
     ],
 )
 def test_what_is_text_stays_text(tmp_path, files, pairs):

@@ -56,9 +56,11 @@ class TestChosen:
             assert counts.max() - counts.min() <= 1 and len(counts) == 10
             assert abs(len(chosen) - weight * 10) < 1
 
-    def test_a_fraction_takes_other_records_with_another_seed(self):
+    def test_a_fraction_takes_other_records_with_another_seed_or_folder(self):
         first, again, other = (Mixture(("a",), (0.5,)).chosen([100], 0, seed).tolist() for seed in (1, 1, 2))
         assert first == again != other
+        both = Mixture(("a", "b"), (0.5, 0.5)).chosen([100, 100], 0, seed=1).tolist()
+        assert both[:50] == first and [number - 100 for number in both[50:]] != first
 
 
 class TestBatches:

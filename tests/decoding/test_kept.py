@@ -10,10 +10,13 @@ from support.markup import well_formed
 from support.small_corpus import letters_tokenizer
 from support.tiny_model import one_shape_translator, random_translator, same
 
+from padir.constrained.placeholders import _whole
 from padir.decoding import Decoding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.templates import Template
+from padir.decoding.translation import Translation
 from padir.refinement import Mask
+from padir.text.marks import mark
 from padir.text.spans import MARKS
 from padir.translator import Translator
 
@@ -77,6 +80,13 @@ def test_a_candidate_that_kept_all_spans_wins(tokenizer):
     result = translator.translate(["acht 17"], num_lengths=3, n_best=3, placeholders="numbers")[0]
     assert "17" in result.text and "17" not in plain.text
     assert result.text == result.candidates[0].text and all("17" in each.text for each in result.candidates)
+
+
+def test_a_whole_candidate_wins_over_a_broken_one_that_kept_all_spans():
+    broken = Translation("eight 17", 0.0, 3, 1, broken=1)
+    whole = dataclasses.replace(broken, text="eight", broken=0)
+    listed = dataclasses.replace(broken, candidates=(broken, whole))
+    assert _whole(listed, mark("acht 17", ["numbers"], placeholders=False)).text == "eight"
 
 
 def run(translator, decoding, *sources):

@@ -99,6 +99,15 @@ class TestSentences:
         given = translator.translate(["eins \ufffd", "eins \ufffd \ufffd", *TEXTS[:4]], num_steps=1, truncate=True)
         assert all(result.broken == 0 for result in given[:2])
 
+    def test_of_a_text_are_split_on_request(self, translator):
+        """A text of one sentence keeps its trace."""
+        texts = ["Eins! Zwei", "Eins!", "Zwei"]
+        both, *single = translator.translate(texts, split=True, trace=True, truncate=True)
+        expected = translator.translate(texts[1:], trace=True, truncate=True)
+        assert both.text == " ".join(each.text for each in single) and both.trace is None
+        same(single, expected)
+        assert [len(each.trace) for each in single] == [len(each.trace) for each in expected]
+
     @pytest.mark.parametrize(
         ("written", "source", "text"),
         [

@@ -103,6 +103,12 @@ def test_a_model_that_predicts_no_lengths_has_only_those_rows():
     assert row.oracle_lengths and not any(name.startswith("length_recall") for name in row.evaluation.scores)
 
 
+def test_references_that_are_cut_count_as_truncated():
+    long = dataclasses.replace(TEST_SET, references=["one", "two " * 9])  # the model takes 8 tokens
+    rows = evaluate_all([("a", Fake())], long, [Decoding()], oracle_lengths=True)
+    assert [row.evaluation.metrics["truncated"] for row in rows] == [0, 1]
+
+
 def test_length_recall():
     """True lengths, EOS included: 5 and 2; the first is the second guess, the other, too."""
     recall = {name: score.value for name, score in length_recall(Fake(), TEST_SET, ks=(1, 2, 3)).items()}

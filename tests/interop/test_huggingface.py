@@ -12,7 +12,7 @@ from support.refusals import refuses
 from support.tiny_model import random_translator
 
 from padir.cli import main
-from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
+from padir.interop.huggingface import hugging_face_name, read_weights, t5_config, write_weights
 from padir.models import save_model
 from padir.storage.manifest import write_manifest
 
@@ -63,6 +63,13 @@ def test_an_autoregressive_model_is_a_t5(tokenizer):
     gated = random_translator(tokenizer, causal=True, tied=False, mlp_activations=("gelu", "linear"))
     names = {hugging_face_name(name)[0] for name in arrays(gated)}
     assert names == t5_names(1, 1, ("wi_0", "wi_1", "wo")) | {"lm_head.weight"}
+    for model, tied, mlp, layers in ((translator, True, "relu", 2), (gated, False, "gated-gelu", 1)):
+        config, found = t5_config(model.card), arrays(model)
+        assert (config["tie_word_embeddings"], config["feed_forward_proj"]) == (tied, mlp)
+        assert (config["num_layers"], config["num_decoder_layers"]) == (layers, 1)
+        assert (config["vocab_size"], config["d_model"]) == found["token_embedder/embedding"].shape
+        assert config["num_heads"] * config["d_kv"] == found["encoder/layers_0/attention/query/kernel"].shape[1]
+        assert (config["d_ff"], config["d_model"]) == found["encoder/layers_0/mlp/wo/kernel"].shape
 
 
 def test_what_t5_lacks_keeps_its_name(tokenizer):

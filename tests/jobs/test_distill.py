@@ -1,5 +1,6 @@
 """Distillation: a teacher whose translations are known; what is dropped; that a stop changes no byte."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -200,14 +201,17 @@ def test_the_same_command_gives_the_same_bytes(numbers, straight, tmp_path, toke
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 5, 20], ids=["validation", "first chunk", "fourth", "last"])
-def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, tokenizer, stop_at):
+def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, tokenizer, monkeypatch, stop_at):
     with pytest.raises(KeyboardInterrupt):
         run(teacher(tokenizer, stop_at=stop_at), numbers, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    resumed = teacher(tokenizer)
+    resumed, fresh = teacher(tokenizer), []  # for each chunk, whether the rate of progress counts it
+    bar = contextlib.nullcontext(lambda count, is_fresh=True: fresh.append(is_fresh))
+    monkeypatch.setattr("padir.jobs.distillation.progress_bar", lambda *_, **__: bar)
     run(resumed, numbers, tmp_path / "out")
     # 300 sentences in chunks of 16 are 19 calls, and one for the validation split; none is made twice.
     assert len(resumed.translator.calls) == 20 - (stop_at - 1)
+    assert fresh == [False] * max(0, stop_at - 2) + [True] * min(19, 21 - stop_at)
     assert sums(tmp_path / "out") == straight
     assert not list(tmp_path.glob(".*"))
 
@@ -350,11 +354,13 @@ def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
     assert peaks[2] - peaks[1] < 300_000, peaks
 
 
-def test_chunks_without_inputs_are_those_of_an_interrupted_removal(tmp_path):
-    """They may be another teacher's."""
+def test_chunks_of_another_teacher_or_of_an_interrupted_removal_go(tmp_path):
+    """Without inputs, they may be another teacher's."""
     chunks = Chunks.open(tmp_path / "chunks", {"teacher": "a"}, overwrite=False)
     chunks.once("0", lambda: ["by a"])
     assert Chunks.open(tmp_path / "chunks", {"teacher": "a"}, overwrite=False).read("0") == ["by a"]
+    other = Chunks.open(tmp_path / "chunks", {"teacher": "b"}, overwrite=True)
+    assert other.read("inputs") == {"teacher": "b"} and other.once("0", lambda: ["by b"]) == ["by b"]
     (tmp_path / "chunks" / "inputs.json").unlink()
     assert Chunks.open(tmp_path / "chunks", {"teacher": "b"}, overwrite=False).read("0") is None
 

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -76,3 +77,12 @@ def test_a_quick_stop_is_not_told_of(capsys, monkeypatch):
         assert capsys.readouterr().err == "" and not [t for t in threading.enumerate() if "tell_of" in t.name]
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def test_the_rate_after_a_resume_counts_new_work_alone(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 14.0])  # the bar begins, 80 earlier results are read, 20 new ones are made
+    monkeypatch.setattr(patience, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    with patience.progress_bar("distill", 100, "sentences") as advance:
+        advance(80, fresh=False)
+        advance(20)
+    assert capsys.readouterr().err == "distill: 100 of 100 sentences, 5.0 a second\n"

@@ -107,7 +107,7 @@ def test_page_tells_probabilities_and_underlines_doubt():
     )
     assert page.titles == [None, "probability 0.45, was “a”", "probability 0.95"]
     assert page.styles == [None, "--doubt:50%", None]
-    impossible = Trace("x", (step("a"), Step(("a",), (-math.inf,)), Step(("a",), (1e-3,))), "a")
+    impossible = Trace("x", (step("a"), Step(("a",), (-math.inf,)), Step(("a",), (1e-2,))), "a")
     assert Page(render_html([impossible])).titles == [None, "probability 0.00", "probability 1.00"]
 
 

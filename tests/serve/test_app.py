@@ -51,6 +51,7 @@ class TestAnswers:
         assert answer["passes"] == sum(part["passes"] for part in parts)
         (single,) = ask(client, "eins", split=True)
         assert single["text"] == single["sentences"][0]["text"] == ask(client, "eins")[0]["text"]
+        assert len(ask(client, "Ja. " * 12, split=True)[0]["sentences"]) == 12
         turned_away(client, 422, "at most 12 sentences, got 13", text="Ja. " * 13, split=True)
 
     def test_with_candidates_and_every_step(self, client, translator):

@@ -53,7 +53,7 @@ def engine_of(translator, decoding=Decoding(batch_size=4), limits=Limits(), **op
 def running(engine, wait=True, origins=()):
     """A client of the engine's server, whose `uvicorn` is the server and `port` the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = make_app(engine, "tiny", hosts=["mine.example"], origins=origins)
+    app = make_app(engine, "tiny", hosts=["Mine.example"], origins=origins)
     how = {"http": TimedHeaders, "lifespan": "on", "ws": "none", "proxy_headers": False}
     config = uvicorn.Config(app, **how, log_level="critical")
     server = Server(config)

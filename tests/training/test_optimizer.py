@@ -5,10 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.refusals import refused
 
-from padir.training.optimizer import Adafactor, Adam, Cosine, Optimizer
+from padir.training.optimizer import Adafactor, Adam, Cosine, Optimizer, frozen
 
 
 def first_update(optimizer, param, grad, num_steps=100):
@@ -100,3 +101,10 @@ def test_both_are_hashable_optimizers_that_refuse_a_negative_clip(cls):
     assert isinstance(cls(), Optimizer) and hash(cls()) == hash(cls())
     with refused("clip_norm above 0, -1.0 None"):
         cls(clip_norm=-1.0).transformation(10)
+
+
+def test_freezing_layers_1_leaves_layers_10_free():
+    params = {"layers_1": jnp.ones(2), "layers_10": jnp.ones(2)}
+    optimizer = frozen(optax.sgd(1.0), ("layers_1",))
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert not updates["layers_1"].any() and (updates["layers_10"] == -1).all()

@@ -140,9 +140,9 @@ def plot(rows: Rows, path: str | Path, title: str) -> None:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other point beats in both coordinates, sorted by the first.
+    """The points that no other point equals or beats in both coordinates, sorted by the first.
 
-    >>> pareto([(1.0, 5.0), (2.0, 3.0), (3.0, 4.0), (0.5, 4.5)])
+    >>> pareto([(1.0, 5.0), (2.0, 4.0), (3.0, 4.0), (0.5, 4.5)])
     [(1.0, 5.0), (3.0, 4.0)]
     """
     front: list[tuple[float, float]] = []
