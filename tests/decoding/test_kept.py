@@ -10,7 +10,7 @@ from support.markup import well_formed
 from support.small_corpus import letters_tokenizer
 from support.tiny_model import one_shape_translator, random_translator, same
 
-from padir.constrained.placeholders import _whole
+from padir.constrained.placeholders import _led_by_best
 from padir.decoding import Decoding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.templates import Template
@@ -86,7 +86,7 @@ def test_a_whole_candidate_wins_over_a_broken_one_that_kept_all_spans():
     broken = Translation("eight 17", 0.0, 3, 1, broken=1)
     whole = dataclasses.replace(broken, text="eight", broken=0)
     listed = dataclasses.replace(broken, candidates=(broken, whole))
-    assert _whole(listed, mark("acht 17", ["numbers"], placeholders=False)).text == "eight"
+    assert _led_by_best(listed, mark("acht 17", ["numbers"], placeholders=False)).text == "eight"
 
 
 def run(translator, decoding, *sources):
