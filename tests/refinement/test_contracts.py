@@ -11,7 +11,20 @@ import pytest
 from correctors import GibbsCorrector, PredictorCorrector
 from left_to_right import LeftToRight
 from numpy.testing import assert_array_equal
-from support.fakes import IDS, LENGTHS, assert_value, clean, judging, keys, moods, moody, unseen
+from support.fakes import (
+    IDS,
+    LENGTHS,
+    assert_value,
+    clean,
+    judging,
+    keys,
+    moods,
+    moody,
+    numbered,
+    packed,
+    unseen,
+    widened,
+)
 from support.refusals import refused
 
 from padir.refinement import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady, from_tokens, restore
@@ -165,20 +178,6 @@ def noised(corruption, inputs=None, seed=0):
     """Noisy tokens and chosen positions of some rows, or of those of `clean`."""
     inputs = clean() if inputs is None else inputs
     return corruption(keys(len(inputs[0]), seed), *inputs, ids=IDS)
-
-
-def numbered(*rows):
-    """Rows of `clean` with the numbers of segments that they get in one row."""
-    return [(tokens_BL, editable_BL, n * segment_BL) for n, (tokens_BL, editable_BL, segment_BL) in enumerate(rows, 1)]
-
-
-def packed(rows, width=12):
-    """Rows beside each other, padded."""
-    return [widened(np.concatenate(parts, 1), width) for parts in zip(*rows, strict=True)]
-
-
-def widened(x_BL, width):
-    return jnp.asarray(np.pad(x_BL, ((0, 0), (0, width - x_BL.shape[1]))))
 
 
 class TestCorruption:

@@ -198,3 +198,17 @@ def clean(lengths=LENGTHS, max_length=12, seed=0):
     lengths = np.asarray(lengths)[:, None]
     tokens = np.where(place < lengths - 1, tokens, np.where(place == lengths - 1, EOS, PADDING))
     return jnp.asarray(tokens, jnp.int32), jnp.asarray(place < lengths - 1), jnp.asarray(place < lengths, jnp.int32)
+
+
+def numbered(*rows):
+    """Rows of `clean` with the numbers of segments that they get in one row."""
+    return [(tokens_BL, editable_BL, n * segment_BL) for n, (tokens_BL, editable_BL, segment_BL) in enumerate(rows, 1)]
+
+
+def packed(rows, width=12):
+    """Rows beside each other, padded."""
+    return [widened(np.concatenate(parts, 1), width) for parts in zip(*rows, strict=True)]
+
+
+def widened(x_BL, width):
+    return jnp.asarray(np.pad(x_BL, ((0, 0), (0, width - x_BL.shape[1]))))

@@ -7,11 +7,12 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support.tiny import drawn_params
 from support.tiny_model import TINY
 
 from padir.data.plan import Batching
-from padir.models.directory import load_model
-from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, run, train
+from padir.models import init_params, load_model
+from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, run, sharded_step, train
 from padir.training.sharded_step import ShardedStep
 
 SETTINGS = {
@@ -28,7 +29,9 @@ SETTINGS = {
 def train_tiny(data, folder, *, evaluate_fn=None, config_text="", **changes):
     """Trains as `SETTINGS` say, with some of them changed."""
     config = TrainConfig(**SETTINGS | changes)
-    with mock.patch.object(run, "ShardedStep", shared_step):
+    # The initialisers of another model would take seconds to compile.
+    initial = init_params if config.model == TINY else lambda model, seed: drawn_params(model)
+    with mock.patch.object(run, "ShardedStep", shared_step), mock.patch.object(sharded_step, "init_params", initial):
         return train(str(data), str(folder), config, evaluate_fn=evaluate_fn, config_text=config_text)
 
 

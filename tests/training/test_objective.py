@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 from support.closeness import assert_close
 from support.fakes import IDS, keys
-from support.objectives import check_packing, run
+from support.objectives import check_packing, gradient, run
 from support.published_rules import factors
 from support.refusals import refused
 from support.tiny import one_layer_model, pairs, rows_of
@@ -129,18 +129,22 @@ class TestStages:
                 return _method(self, *args, **kwargs)
 
             monkeypatch.setattr(Transformer, name, counted)
-        loss_of(Objective(stage_weights=("all", "all", "all")))
+        jax.eval_shape(lambda: loss_of(Objective(stage_weights=("all", "all", "all"))))
         assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
         model, params = one_layer_model()
         second_only = Objective(Given(), FromStrategy(Padir()), ("none", "all"), length_weight=0.0)
-        grads = jax.grad(lambda p: run(model, p, APART, second_only)[0])(params)
+        _, grads = gradient(model, params, APART, second_only)
 
-        noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
-        canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
-        output = Output(forbid(decoded(model, params, noisy_BL).logits_BLV, IDS.special))
-        filled, _ = FromStrategy(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
+        @jax.jit
+        def filled_by(params):
+            noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
+            canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
+            output = Output(forbid(decoded(model, params, noisy_BL).logits_BLV, IDS.special))
+            return FromStrategy(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)[0]
+
+        filled = filled_by(params)
 
         @dataclasses.dataclass(frozen=True)
         class Filled(Uniform):
@@ -148,7 +152,7 @@ class TestStages:
                 return filled.tokens_BL, editable_BL
 
         one_stage = Objective(Filled(), stage_weights=("all",), length_weight=0.0)
-        expected = jax.grad(lambda p: run(model, p, APART, one_stage)[0])(params)
+        _, expected = gradient(model, params, APART, one_stage)
         flat = flax.traverse_util.flatten_dict(expected, sep="/")
         for name, grad in flax.traverse_util.flatten_dict(grads, sep="/").items():
             assert_close({name: grad}, {name: flat[name]})
@@ -395,7 +399,7 @@ class TestRejecter:
         assert "rejecter" in moved and (moved == {"rejecter"}) == alone
 
     def test_other_models_have_none(self):
-        _, sums = loss_of(Objective(stage_weights=("all",)))
+        _, sums = jax.eval_shape(lambda: loss_of(Objective(stage_weights=("all",))))
         assert sums.rejecter_loss is None and sums.rejecter_correct is None
 
 
