@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from correctors import GibbsCorrector, PredictorCorrector
 from left_to_right import LeftToRight
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from support.fakes import (
     IDS,
     LENGTHS,
@@ -31,10 +31,18 @@ from padir.refinement import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repeti
 from padir.refinement.corruption import CORRUPTIONS, Mask, Uniform, draft
 from padir.refinement.loop import advance, begin, propose, refine, steps
 from padir.refinement.protocols import Corruption, Stop, Strategy
-from padir.refinement.scores import Output, forbid
+from padir.refinement.scores import Output, best_tokens, forbid
 from padir.refinement.segments import choose_share, count_in_segment
 from padir.refinement.stop import finished_without
-from padir.refinement.strategies import STRATEGIES, IndependentParallel, Padir, get_strategy, parse_strategy
+from padir.refinement.strategies import (
+    STRATEGIES,
+    BlockGibbs,
+    IndependentParallel,
+    Padir,
+    Remdm,
+    get_strategy,
+    parse_strategy,
+)
 from padir.text.ids import positions_in_segment
 
 EOS, PADDING = IDS.eos, IDS.padding
@@ -84,6 +92,7 @@ OTHERS = (
     *(parse_strategy(f"{name}:temperature=1.0") for name in ("p2", "renoise")),
     *map(parse_strategy, ("constant:schedule=cosine", "threshold:schedule=doubling")),
 )
+DRAWING = (Remdm, BlockGibbs, IndependentParallel)  # at the last step, too
 OUTSIDE = (LeftToRight(), GibbsCorrector(), PredictorCorrector(), PredictorCorrector(Padir()), StopsWhenConfident())
 
 
@@ -286,6 +295,16 @@ class TestStrategy:
             after = np.asarray(refined.tokens_TBL[passes:, b])
             assert (after == after[0]).all()
             assert passes == 9 or refined.canvas.done_B[b]
+
+    def test_one_step_is_the_argmax_of_the_draft(self, strategy, canvas):
+        if isinstance(strategy, DRAWING) or strategy in OTHERS:
+            pytest.skip("its tokens are drawn")
+        masks_BL = jnp.where(canvas.editable_BL, IDS.mask, canvas.tokens_BL)
+        for begun in (canvas, canvas.replace(tokens_BL=masks_BL, initial_BL=masks_BL)):
+            refined = refined_by(strategy, keys(4), begun, 1)
+            best_BL, score_BL = best_tokens(forbid(moody()(begun), IDS.special))
+            assert_array_equal(refined.tokens_BL, jnp.where(canvas.editable_BL, best_BL, canvas.tokens_BL))
+            assert_allclose(refined.canvas.score_BL, jnp.where(canvas.editable_BL, score_BL, 0.0), atol=1e-5)
 
     def test_without_draws_it_writes_what_the_chooser_chooses(self, strategy, canvas):
         if getattr(strategy, "temperature", 0):
