@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.refinement import Canvas, Output, from_tokens
+from padir.refinement import Canvas, Output, from_tokens, refine
 from padir.refinement import canvas as canvas_module
 from padir.refinement.loop import propose
 from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
@@ -104,6 +104,12 @@ def moody(seed=0, tables=None):
         return own_BLV + left_VV[left_BL] + 2 * place_LV[place_BL]
 
     return decoder
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def traced(strategy, start, num_steps):
+    """What `moody` makes of a draft, with a trace; one program for all numbers of steps up to 16."""
+    return refine(keys(len(start.tokens_BL)), start, moody(), strategy, num_steps=num_steps, traced_steps=16)
 
 
 def judging(decoder, judges="token"):
