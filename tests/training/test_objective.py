@@ -28,10 +28,8 @@ from padir.refinement import (
     Uniform,
     from_tokens,
     remask,
-    write,
 )
 from padir.refinement.scores import Output, forbid
-from padir.refinement.segments import random_pieces
 from padir.refinement.transitions import FromStrategy
 from padir.training.batch import (
     STAGE_WEIGHTS,
@@ -238,21 +236,6 @@ class TestStages:
     def test_positions_that_began_masked_count_in_the_next_stage(self):
         _, sums = loss_of(Objective(Mask(1.0), stage_weights=("masked", "masked")))
         assert sums.stage_weight_S.tolist() == [(APART.target_BL > 0).sum()] * 2
-
-    def test_every_stage_has_dropout_of_its_own(self):
-        objective = Objective(Mask(1.0), unchanged)
-        plain, dropped = (
-            loss_of(objective, dropout=dropout, dropout_rate=0.3)[1].stage_loss_S for dropout in (False, True)
-        )
-        assert plain[0] == plain[1] and dropped[0] != dropped[1]
-
-    def test_every_transition_has_a_key_of_its_own(self):
-        def drawn(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            pieces_BL = random_pieces(key_B, canvas.segment_BL, IDS)
-            return write(canvas, canvas.editable_BL, pieces_BL, jnp.full(pieces_BL.shape, -1.0)), chosen_BL
-
-        _, sums = loss_of(Objective(Mask(1.0), drawn, ("all",) * 3))
-        assert sums.stage_loss_S[1] != sums.stage_loss_S[2]
 
     def test_each_stages_positions_are_counted(self):
         _, sums = loss_of(Objective(Mask(0.0), stage_weights=("masked", "all")))
