@@ -125,7 +125,7 @@ def first_canvas(batch):
     return jax.jit(ONE_STAGE.first_canvas, static_argnums=2)(key_B, batch, tiny_model(readout="ctc")[0])
 
 
-def test_the_canvas_has_two_positions_for_each_source_token_or_what_the_target_needs():
+def test_the_canvas_has_two_positions_for_each_source_token_or_more():
     longer = ([A, 1], [A, B, A, B, A, 1])
     batch = rows_of([*([pair] for pair in [*pairs([(3, 2), (6, 5)], length_token=False), longer]), []], 8, 8)
     canvas, chosen_BL = first_canvas(batch)

@@ -268,7 +268,7 @@ class TestStrategy:
         assert_array_equal(one, again)
         assert (one != other).any() or not getattr(strategy, "temperature", 0)
 
-    def test_without_jit_in_a_wider_canvas_it_is_the_same_and_takes_other_rows(self, strategy, canvas, canvas_of):
+    def test_is_the_same_without_jit_in_a_wider_canvas_with_other_rows(self, strategy, canvas, canvas_of):
         """The loop is left after two of three passes, and entered again with rows in other slots, one of them twice."""
         jitted, rows = refined_by(strategy, keys(4), canvas, 3), np.array([3, 1, 0, 1])
         with jax.disable_jit():
