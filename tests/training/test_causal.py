@@ -134,7 +134,8 @@ def test_a_transition_hears_how_far_the_run_is(dual):
             return super().__call__(*args, progress=progress)
 
     objective = Sum(Objective(transition=Watched()), Causal())
-    jax.eval_shape(lambda: objective(jax.random.key(0), params, BATCH, model=model, dropout=False, progress=0.25))
+    how = {"model": model, "dropout": False, "progress": 0.25}
+    jax.eval_shape(lambda: objective(jax.random.key(0), params, BATCH, **how)[0])
     assert heard == [0.25]
 
 

@@ -118,6 +118,7 @@ class TestStages:
         assert (sums.segments, sums.tokens) == (padded.segments, padded.tokens)
 
     def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
+        model, params = one_layer_model()
         calls = {"encode": 0, "cross_kv": 0, "draft_states": 0}
         for name in calls:
             method = getattr(Transformer, name)
@@ -127,7 +128,7 @@ class TestStages:
                 return _method(self, *args, **kwargs)
 
             monkeypatch.setattr(Transformer, name, counted)
-        jax.eval_shape(lambda: loss_of(Objective(stage_weights=("all", "all", "all"))))
+        jax.eval_shape(lambda: run(model, params, APART, Objective(stage_weights=("all",) * 3))[0])
         assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
@@ -382,8 +383,14 @@ class TestRejecter:
         assert "rejecter" in moved and (moved == {"rejecter"}) == alone
 
     def test_other_models_have_none(self):
-        _, sums = jax.eval_shape(lambda: loss_of(Objective(stage_weights=("all",))))
-        assert sums.rejecter_loss is None and sums.rejecter_correct is None
+        model, params = one_layer_model()
+
+        def loss():
+            loss, sums = run(model, params, APART, Objective(stage_weights=("all",)))
+            assert sums.rejecter_loss is None and sums.rejecter_correct is None
+            return loss
+
+        jax.eval_shape(loss)
 
 
 class TestVisibility:
