@@ -61,21 +61,21 @@ TEXTS = {
 
 
 def seconds(work):
-    """Processor time of a call, the shortest of three."""
-    times = []
-    for _ in range(3):
-        began = time.process_time()
-        with contextlib.suppress(PadirError):
-            work()
-        times.append(time.process_time() - began)
-    return min(times)
+    """Processor time of a call."""
+    began = time.process_time()
+    with contextlib.suppress(PadirError):
+        work()
+    return time.process_time() - began
 
 
 def grows(make, n):
-    """Refuses work that takes more than 24 times as long for 8 times the size; the square would take 64 times."""
-    few = make(n)
-    many = make(8 * n)
-    assert seconds(many) < 24 * max(seconds(few), 1e-4)
+    """Refuses work that takes more than 24 times as long for 8 times the size; the square would take 64 times.
+
+    Each is measured up to three times, because the machine may be busy.
+    """
+    few, many = make(n), make(8 * n)
+    most = 24 * max(min(seconds(few) for _ in range(3)), 1e-4)
+    assert any(seconds(many) < most for _ in range(3))
 
 
 @pytest.mark.parametrize("kind", TEXTS)

@@ -136,7 +136,7 @@ def resolve(
             remedy = f"set {config.reading.several} for several hypotheses" if hypotheses else "leave it out"
             raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
     if decoding.fusion is not None and config.reading.several != "prefix_beam":
-        what = "fusion works in prefix beam search (CTC models) and in greedy search (--beam 1)"
+        what = "fusion works in prefix beam search and in greedy search (beam=1)"
         raise PadirError(what, got=f"a {config.reading.name} model that refines", remedy="leave fusion out")
     if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
         remedy = "leave one of them out: the sentences are read out of one canvas"

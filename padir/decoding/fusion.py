@@ -1,7 +1,7 @@
 """Shallow fusion (Gulcehre et al., 2015): decoding weighs in a table of bigrams and words while it chooses tokens.
 
 The logits of one parallel pass know nothing of each other's choices, so that an argmax joins pieces that nobody ever
-wrote side by side. With a table, the prefix beam search of CTC models prefers sentences that read like the language,
+wrote side by side. With a table, prefix beam search prefers sentences that read like the language,
 as with the features of Kasner, Libovicky and Helcl (2020).
 """
 

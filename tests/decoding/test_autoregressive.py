@@ -65,9 +65,10 @@ class TestCache:
         with_cache, score_BN, passes_B = write_targets(
             model, params, SOURCES.source_BS, LIMITS, search=search, max_length=16, seed=0
         )
-        without, passes_without_B = generate(
-            sentence_keys(SOURCES.source_BS, 0), uncached, (), LIMITS, search, max_length=16, ids=IDS
-        )
+        start = sentence_keys(SOURCES.source_BS, 0)
+        without, passes_without_B = jax.jit(
+            lambda key_B: generate(key_B, uncached, (), LIMITS, search, max_length=16, ids=IDS)
+        )(start)
         np.testing.assert_array_equal(with_cache.tokens_BNL, without.tokens_BNL)
         np.testing.assert_array_equal(passes_B, passes_without_B)
         np.testing.assert_allclose(with_cache.log_prob_BN, without.log_prob_BN, rtol=1e-4)

@@ -97,21 +97,38 @@ def test_its_loss_and_gradient_are_the_librarys(minimal, models, batch):
     assert_close(got, expected)
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 4, 12])
-def test_it_writes_the_librarys_tokens(minimal, models, batch, num_steps):
+@pytest.fixture(scope="module")
+def refined_by(models, batch):
+    """The library's draft and its result after a number of steps, by one program for all numbers."""
     model, library, params = models
-    bound = library.bind({"params": params})
-    encoded = bound.encode(batch.source_BS, batch.source_segment_BS)
-    length_B = jnp.maximum(top_lengths(encoded.length, 1)[:, 0], 2)
-    canvas = draft(keys(len(LENGTHS)), length_B, model.config.max_length, Uniform(), IDS)
+
+    @jax.jit
+    def refined_by(num_steps):
+        bound = library.bind({"params": params})
+        encoded = bound.encode(batch.source_BS, batch.source_segment_BS)
+        length_B = jnp.maximum(top_lengths(encoded.length, 1)[:, 0], 2)
+        canvas = draft(keys(len(LENGTHS)), length_B, model.config.max_length, Uniform(), IDS)
+
+        def decoder(canvas):
+            cross_kv = bound.cross_kv(encoded.memory_BSD)
+            return bound.decode(canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS)
+
+        strategy = Padir(end_cycles=False)
+        return canvas, refine(keys(len(LENGTHS)), canvas, decoder, strategy, num_steps=num_steps)
+
+    return refined_by
+
+
+def test_its_drafts_have_the_librarys_lengths(minimal, models, batch, refined_by):
+    model, _, params = models
     (drafted_BL,) = minimal.refine(jax.random.key(0), params, model, batch.source_BS, num_steps=1)
-    assert_array_equal(drafted_BL > minimal.EOS, canvas.editable_BL)
+    assert_array_equal(drafted_BL > minimal.EOS, refined_by(1)[0].editable_BL)
 
-    def decoder(canvas):
-        cross_kv = bound.cross_kv(encoded.memory_BSD)
-        return bound.decode(canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS)
 
-    refined = refine(keys(len(LENGTHS)), canvas, decoder, Padir(end_cycles=False), num_steps=num_steps)
+@pytest.mark.parametrize("num_steps", [1, 2, 4, 12])
+def test_it_writes_the_librarys_tokens(minimal, models, batch, refined_by, num_steps):
+    model, _, params = models
+    canvas, refined = refined_by(num_steps)
     steps = list(minimal.refine(None, params, model, batch.source_BS, num_steps, canvas.tokens_BL))
     assert_array_equal(steps[-1], refined.tokens_BL)
     assert len(steps) == refined.passes_B.max()

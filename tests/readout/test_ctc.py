@@ -120,25 +120,25 @@ def loss_of(objective, batch, max_length=16, num_segments=1):
     return run(model, params, batch, objective, num_segments, key=3)
 
 
-def test_the_canvas_has_two_positions_for_each_source_token():
-    batch = batch_of(*pairs([(3, 2), (6, 5)], length_token=False))
-    model, _ = tiny_model(readout="ctc")
-    canvas, chosen_BL = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 2), batch, model)
-    assert canvas.editable_BL.sum(-1).tolist() == [7, 13]  # EOS counts among the source tokens, and one position is EOS
+def first_canvas(batch):
+    key_B = jax.random.split(jax.random.key(0), len(batch.source_BS))
+    return jax.jit(ONE_STAGE.first_canvas, static_argnums=2)(key_B, batch, tiny_model(readout="ctc")[0])
+
+
+def test_the_canvas_has_two_positions_for_each_source_token_or_more():
+    longer = ([A, 1], [A, B, A, B, A, 1])
+    batch = rows_of([*([pair] for pair in [*pairs([(3, 2), (6, 5)], length_token=False), longer]), []], 8, 8)
+    canvas, chosen_BL = first_canvas(batch)
+    # EOS counts among the source tokens, and one position is EOS. An empty row has an empty canvas.
+    assert canvas.editable_BL.sum(-1).tolist() == [7, 13, 5, 0]
+    assert canvas.segment_BL.any(-1).tolist() == [True, True, True, False]
     assert (chosen_BL == canvas.editable_BL).all()
-    assert canvas.tokens_BL.shape == (2, 16)
-
-
-def test_a_target_that_needs_more_gets_a_longer_canvas():
-    batch = batch_of(([A, 1], [A, B, A, B, A, 1]))
-    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(readout="ctc")[0])
-    assert canvas.editable_BL.sum(-1).tolist() == [5]
+    assert canvas.tokens_BL.shape == (4, 16)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 8), (8, 6)])
 def test_a_pairs_canvas_does_not_depend_on_the_rows_shape(shape):
-    batch = rows_of([[([A, 1], [A] * 5 + [1])]], *shape)  # needs 9 positions, and one for EOS
-    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(readout="ctc")[0])
+    canvas, _ = first_canvas(rows_of([[([A, 1], [A] * 5 + [1])]], *shape))  # needs 9 positions, and one for EOS
     assert canvas.editable_BL.sum(-1).tolist() == [9]
 
 
@@ -157,7 +157,7 @@ def test_pairs_without_an_alignment_are_counted_and_have_no_loss():
 @pytest.mark.parametrize(("target", "fits"), [([A] * 3 + [B], True), ([A] * 4, True), ([A] * 4 + [B], False)])
 def test_a_pair_that_just_fits_is_trained_on(target, fits):
     """They need 6, 7 and 8 positions; a canvas of at most 8 has one for EOS."""
-    loss, sums = loss_of(ONE_STAGE, rows_of([[([A, 1], [*target, 1])]], 4, 8), max_length=8)
+    loss, sums = loss_of(ONE_STAGE, rows_of([[([A, 1], [*target, 1])], []], 4, 8), max_length=8)
     assert sums.unaligned == (not fits) and sums.tokens == sums.stage_weight_S[0] == (len(target) + 1) * fits
     assert jnp.isfinite(loss) and (loss > 0) == fits
 
@@ -182,30 +182,24 @@ def test_the_loss_of_a_row_does_not_depend_on_its_neighbour():
     assert differences[0] == pytest.approx(differences[1], abs=1e-3) and abs(differences[0]) > 0.1
 
 
-def test_accuracy_counts_the_first_position_of_each_piece_and_eos():
-    """The logits are those of one alignment, with each piece at two positions."""
-    canvas = canvas_of(6)
-    path = [A, A, CTC_IDS.blank, B, B, CTC_IDS.eos]
-
-    def correct(path):
-        logits_BLV = 20.0 * jax.nn.one_hot(jnp.array([path]), CTC_IDS.vocab_size)
-        target_BL = jnp.array([[A, B, 1, 0, 0, 0]])
-        return float(CTC.stage_loss.loss(Logits(logits_BLV), canvas, target_BL, canvas.editable_BL).correct)
-
-    assert correct(path) == 3
-    assert correct([A, A, A, A, A, CTC_IDS.eos]) == 2, "B has its place on an A"
+@jax.jit
+def correct(path_L, length, target_L):
+    """The number of right tokens if the logits are those of an alignment on `length` positions."""
+    logits_BLV, canvas = 20.0 * jax.nn.one_hot(path_L[None], CTC_IDS.vocab_size), canvas_of(length)
+    return CTC.stage_loss.loss(Logits(logits_BLV), canvas, target_L[None], canvas.editable_BL).correct
 
 
-def test_pairs_that_do_not_fit_and_empty_rows_have_no_right_tokens():
-    logits_BLV = jnp.broadcast_to(20.0 * jax.nn.one_hot(A, CTC_IDS.vocab_size), (2, 6, CTC_IDS.vocab_size))
-    target_BL, canvas = jnp.array([[A, A, A, 1, 0, 0], [0] * 6]), canvas_of(5, 5)
-    assert CTC.stage_loss.loss(Logits(logits_BLV), canvas, target_BL, canvas.editable_BL).correct == 0
-
-
-def test_an_empty_row_has_an_empty_canvas():
-    batch = rows_of([[GOOD], []], 4, 8)
-    canvas, _ = ONE_STAGE.first_canvas(jax.random.split(jax.random.key(0), 2), batch, tiny_model(readout="ctc")[0])
-    assert canvas.segment_BL.any(-1).tolist() == [True, False]
+@pytest.mark.parametrize(
+    ("path", "length", "target", "right"),
+    [
+        ([A, A, CTC_IDS.blank, B, B, CTC_IDS.eos], 6, [A, B, 1], 3),  # each piece at two positions
+        ([A, A, A, A, A, CTC_IDS.eos], 6, [A, B, 1], 2),  # B has its place on an A
+        ([A] * 6, 5, [A, A, A, 1], 0),  # does not fit
+        ([A] * 6, 5, [], 0),
+    ],
+)
+def test_accuracy_counts_the_first_position_of_each_piece_and_eos(path, length, target, right):
+    assert correct(jnp.array(path), length, jnp.array([*target, *[0] * (6 - len(target))])) == right
 
 
 def test_glancing_shows_the_alignment_itself():
@@ -221,7 +215,8 @@ def test_glancing_shows_the_alignment_itself():
 
     model, params = one_layer_model(readout="ctc", max_length=16)
     objective = Objective(transition=Watched(1.0, 1.0), stage_weights=("none", "all"))
-    _, sums = objective(jax.random.key(3), params, batch, model=model, dropout=False, progress=0.25)
+    settings = dict(model=model, dropout=False, progress=0.25)
+    _, sums = jax.jit(lambda params: objective(jax.random.key(3), params, batch, **settings))(params)
     jax.effects_barrier()
     ((canvas, aligned_BL, shown_BL, progress),) = seen
     assert progress == 0.25

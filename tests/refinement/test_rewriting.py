@@ -267,14 +267,10 @@ class TestConstant:
 
     @pytest.mark.parametrize("remask", ["previous", "start"])
     def test_halting_gives_what_all_steps_would_have_given(self, remask):
-        halted = 0
-        for seed in range(4):
-            start = draft(keys(6, seed), jnp.array([3, 4, 5, 6, 7, 9]), 9, Uniform(), IDS)
-            decoder = moody(seed)
-            refined = refine(keys(6), start, decoder, Constant(0.3, remask=remask), num_steps=12)
-            assert_array_equal(refined.tokens_BL, all_steps(start, decoder, 0.3, remask, 12))
-            halted += int((refined.passes_B < 12).sum())
-        assert halted > 0
+        start, decoder = draft(keys(24), jnp.array([3, 4, 5, 6, 7, 9] * 4), 9, Uniform(), IDS), moody()
+        refined = refine(keys(24), start, decoder, Constant(0.3, remask=remask), num_steps=12)
+        assert_array_equal(refined.tokens_BL, all_steps(start, decoder, 0.3, remask, 12))
+        assert (refined.passes_B < 12).any()
 
 
 class TestRejecter:

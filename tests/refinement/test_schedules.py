@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from support.fakes import IDS, keys, moody
+from support.fakes import IDS, keys, traced
 from support.refusals import refused
 
-from padir.refinement import Constant, Mask, MaskPredict, Threshold, Uniform, draft, parse_strategy, refine
+from padir.refinement import Constant, Mask, MaskPredict, Threshold, Uniform, draft, parse_strategy
 from padir.refinement.strategies.schedules import SCHEDULES, still_masked
 
 
@@ -83,10 +83,10 @@ class TestStillHidden:
 class TestStrategies:
     def run(self, strategy, num_steps=4, corruption=Mask):
         start = draft(keys(1), jnp.array([16]), 16, corruption(), IDS)
-        return refine(keys(1), start, moody(), strategy, num_steps=num_steps, traced_steps=num_steps)
+        return traced(strategy, start, num_steps)
 
     def counts(self, strategy, num_steps=4):
-        return (self.run(strategy, num_steps).tokens_TBL[1:, 0, :15] == IDS.mask).sum(-1).tolist()
+        return (self.run(strategy, num_steps).tokens_TBL[1 : num_steps + 1, 0, :15] == IDS.mask).sum(-1).tolist()
 
     @pytest.mark.parametrize(
         "strategy",

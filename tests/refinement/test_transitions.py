@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from support.fakes import IDS, assert_value, clean, keys, moody
+from support.fakes import IDS, assert_value, clean, keys, moody, numbered, packed, widened
 
 from padir.refinement import (
     Cmlm,
@@ -74,28 +74,19 @@ class TestContract:
         assert_array_equal(canvas.tokens_BL[~editable_BL], tokens_BL[~editable_BL])
         assert chosen_BL.any() and not (chosen_BL & ~editable_BL).any()
 
-    def test_is_the_same_jitted(self, transition):
+    def test_is_the_same_without_jit_and_in_a_longer_row(self, transition):
         with jax.disable_jit():
-            plain = run_between(transition, *clean())
+            plain = run_between(transition, *(widened(x, 20) for x in clean()))
         jitted = run_between(transition, *clean())
-        assert_array_equal(plain[0].tokens_BL, jitted[0].tokens_BL)
-        assert_array_equal(plain[1], jitted[1])
-
-    def test_a_longer_row_changes_nothing(self, transition):
-        inputs = clean()
-        short = run_between(transition, *inputs)
-        long = run_between(transition, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
-        assert_array_equal(long[0].tokens_BL[:, :12], short[0].tokens_BL)
-        assert_array_equal(long[1][:, :12], short[1])
+        assert_array_equal(plain[0].tokens_BL[:, :12], jitted[0].tokens_BL)
+        assert_array_equal(plain[1][:, :12], jitted[1])
 
     def test_segments_of_a_packed_row_do_not_see_each_other(self, transition):
-        rows = [clean([n], n, seed=n) for n in (4, 7)]
-        second = (*rows[1][:2], 2 * rows[1][2])
-        apart = [run_between(transition, *rows[0]), run_between(transition, *second)]
-        packed = [jnp.concatenate(pair, 1) for pair in zip(rows[0], second, strict=True)]
-        together = run_between(transition, *packed)
-        for i, take in enumerate((lambda canvas: canvas.tokens_BL, lambda chosen_BL: chosen_BL)):
-            assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
+        rows = numbered(*(clean([n] * 4, n, seed=n) for n in (4, 7)))
+        together, first, second = (run_between(transition, *packed(some)) for some in (rows, rows[:1], rows[1:]))
+        for take in (lambda made: made[0].tokens_BL, lambda made: made[1]):
+            assert_array_equal(take(together)[:, :4], take(first)[:, :4])
+            assert_array_equal(take(together)[:, 4:11], take(second)[:, :7])
 
 
 class TestFromStrategy:

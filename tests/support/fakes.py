@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.refinement import Canvas, Output, from_tokens
+from padir.refinement import Canvas, Output, from_tokens, refine
 from padir.refinement import canvas as canvas_module
 from padir.refinement.loop import propose
 from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
@@ -106,6 +106,12 @@ def moody(seed=0, tables=None):
     return decoder
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def traced(strategy, start, num_steps):
+    """What `moody` makes of a draft, with a trace; one program for all numbers of steps up to 16."""
+    return refine(keys(len(start.tokens_BL)), start, moody(), strategy, num_steps=num_steps, traced_steps=16)
+
+
 def judging(decoder, judges="token"):
     """The same decoder with a rejecter head that keeps tokens of a logit nearly as high as the highest.
 
@@ -198,3 +204,17 @@ def clean(lengths=LENGTHS, max_length=12, seed=0):
     lengths = np.asarray(lengths)[:, None]
     tokens = np.where(place < lengths - 1, tokens, np.where(place == lengths - 1, EOS, PADDING))
     return jnp.asarray(tokens, jnp.int32), jnp.asarray(place < lengths - 1), jnp.asarray(place < lengths, jnp.int32)
+
+
+def numbered(*rows):
+    """Rows of `clean` with the numbers of segments that they get in one row."""
+    return [(tokens_BL, editable_BL, n * segment_BL) for n, (tokens_BL, editable_BL, segment_BL) in enumerate(rows, 1)]
+
+
+def packed(rows, width=12):
+    """Rows beside each other, padded."""
+    return [widened(np.concatenate(parts, 1), width) for parts in zip(*rows, strict=True)]
+
+
+def widened(x_BL, width):
+    return jnp.asarray(np.pad(x_BL, ((0, 0), (0, width - x_BL.shape[1]))))

@@ -24,9 +24,9 @@ def _initial(model):
     return drawn_params(model)
 
 
-def drawn_params(model):
+def drawn_params(model, seed=0):
     """Parameters spread as those of `init_params`, drawn by NumPy: compiling the initialisers takes seconds a model."""
-    rng = np.random.RandomState(0)
+    rng = np.random.RandomState(seed)
 
     def draw(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

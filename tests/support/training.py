@@ -7,11 +7,12 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support.tiny import drawn_params
 from support.tiny_model import TINY
 
 from padir.data.plan import Batching
-from padir.models.directory import load_model
-from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, run, train
+from padir.models import init_params, load_model
+from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, run, sharded_step, train
 from padir.training.sharded_step import ShardedStep
 
 SETTINGS = {
@@ -28,14 +29,23 @@ SETTINGS = {
 def train_tiny(data, folder, *, evaluate_fn=None, config_text="", **changes):
     """Trains as `SETTINGS` say, with some of them changed."""
     config = TrainConfig(**SETTINGS | changes)
-    with mock.patch.object(run, "ShardedStep", shared_step):
+    # The initialisers of another model would take seconds to compile.
+    initial = init_params if config.model == TINY else drawn_params
+    with mock.patch.object(run, "ShardedStep", shared_step), mock.patch.object(sharded_step, "init_params", initial):
         return train(str(data), str(folder), config, evaluate_fn=evaluate_fn, config_text=config_text)
 
 
 def shared_step(config, ids):
-    """The step of a run; runs that differ in nothing that a step computes share one, which is traced once."""
-    averaging = config.averaging if config.averaging.kind == "ema" else Averaging()
-    return _step(dataclasses.replace(config, intervals=Intervals(), averaging=averaging, start_from=None), ids)
+    """The step of a run; runs that differ in nothing that a step computes share one, which is traced once.
+
+    Short runs of any length have the learning rates of six steps.
+    """
+    changes = {"intervals": Intervals(), "start_from": None}
+    if config.averaging.kind != "ema":
+        changes["averaging"] = Averaging()
+    if config.num_steps < 10:
+        changes["num_steps"] = 6
+    return _step(dataclasses.replace(config, **changes), ids)
 
 
 _step = functools.cache(ShardedStep)

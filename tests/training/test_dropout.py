@@ -34,7 +34,6 @@ REST = [
 REFINING = ["decoder/dropout", *LAYER, *POSITIONAL, *REST]
 ONE, TWO = (Objective(Mask(0.5), stage_weights=("all",) * stages) for stages in (1, 2))
 CASES = {
-    "one stage": (ONE, {}, ENCODER + REFINING),
     "two stages": (TWO, {}, ENCODER + 2 * REFINING),
     "decontextualised": (
         ONE,

@@ -120,9 +120,17 @@ class TestRun:
         assert load_model(finished)[1].step == 7
 
 
+@pytest.fixture
+def heard(number):
+    """A signal that this process does not ignore, as it ignores SIGHUP if it was started with nohup."""
+    before = signal.signal(number, signal.default_int_handler)
+    yield number
+    signal.signal(number, before)
+
+
 class TestResume:
     @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 1), (signal.SIGHUP, 3)])
-    def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path, monkeypatch, number, step):
+    def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path, monkeypatch, heard, step):
         """A signal comes while a step is made: that step, or the next, is the last."""
         folder = tmp_path / "model"
         advance = TrainingLog.advance
@@ -130,14 +138,13 @@ class TestResume:
         def stop_now(log, at):
             advance(log, at)
             if at == step:
-                signal.raise_signal(number)
+                signal.raise_signal(heard)
 
-        before = signal.getsignal(number)
         with monkeypatch.context() as patch:
             patch.setattr(TrainingLog, "advance", stop_now)
             with refused(f"saved step {step + 1} of 6 in {folder}; run the same command", KeyboardInterrupt):
                 train_tiny(data, folder, intervals=Intervals(log=100, evaluate=0, checkpoint=100))
-        assert signal.getsignal(number) == before
+        assert signal.getsignal(heard) == signal.default_int_handler
         assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(step + 1)]
         loader = json.loads((folder / "checkpoints" / str(step + 1) / "loader.json").read_text())
         assert (loader["epoch"], loader["batch"]) == (0, step + 1)

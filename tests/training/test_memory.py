@@ -103,6 +103,7 @@ class TestVocabularyByBlock:
 
     SIZE, BANNED = 61, (0, 1, 2, 59, 60)
 
+    @functools.partial(jax.jit, static_argnums=(0, 1))
     def tallies(self, blocks, target_BL, states_BLD, table_VD):
         """Of all logits at once, and block by block."""
         product = lambda states, table: states @ table.T  # noqa: E731

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support.fakes import IDS
 from support.objectives import EXPECTED
-from support.tiny import pairs, rows_of
+from support.tiny import drawn_params, pairs, rows_of
 
 from padir import config
 from padir.data.plan import Batching
-from padir.models import ModelConfig, Transformer, init_params
+from padir.models import ModelConfig, Transformer
 from padir.refinement import Glat, Padir
 from padir.training import Adam, Causal, Cosine, Objective, Sum, TrainConfig
 from padir.training.metrics import step_metrics
@@ -71,7 +71,7 @@ def training_step(objective, model_config):
     optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
     settings = TrainConfig(model_config, objective, batching=Batching(row_length=16), num_steps=2)
     step_fn = make_step(model, optimizer, settings)
-    params = init_params(model, seed=0)
+    params = drawn_params(model)
     return jax.jit(step_fn), TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
 
 

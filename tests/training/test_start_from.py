@@ -11,11 +11,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from support.refusals import refused
 from support.small_corpus import GERMAN, number_lines
+from support.tiny import drawn_params
 from support.tiny_model import TINY, random_model_dir, random_translator
 from support.training import assert_same_params, train_tiny
 
 from padir import config
-from padir.models import Transformer, init_params, load_model, save_model
+from padir.models import Transformer, load_model, save_model
 from padir.text.tokenizer import train as train_vocabulary
 from padir.training import Adam, Cosine, Intervals, NotFinite, TrainConfig
 from padir.training.start_from import StartFrom, fill
@@ -34,7 +35,7 @@ def causal(tmp_path_factory):
     return random_model_dir(tmp_path_factory.mktemp("causal"), causal=True, decoder_layers=2)
 
 
-fresh = functools.cache(init_params)  # compiling the initialisers takes seconds a model
+fresh = functools.cache(drawn_params)
 
 
 def started(tokenizer, start, **sizes):

@@ -112,7 +112,7 @@ def test_fewer_mixtures_with_more_passes(canvas):
     probability 1 / T, and then half of the draws mix. The errors of the two answers are equal, so that the total
     variation is the share of mixtures. A random piece of 300 is known for noise as surely as a mask."""
     for steps in (1, 2, 4):
-        found = of(TWO, "remdm:sigma=0.0", steps, canvas)
+        found = of(TWO, "remdm:sigma=0.0", steps, canvas, draws=2_000)
         assert found.not_right == pytest.approx(1 / (2 * steps), abs=0.03)
         assert found.tv == pytest.approx(found.not_right, abs=0.03)
 

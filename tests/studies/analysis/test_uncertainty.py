@@ -44,8 +44,13 @@ def test_the_first_row_is_the_score_of_a_first_draft(order, translator):
         numbers = jnp.array([[len(target)]]), jnp.array([[0]]), 1, decoding.seed
         inputs = DraftInputs(batch.cross_kv, batch.encoded.segment_BS, jnp.asarray(batch.source_BS), *numbers)
         options = RefineOptions(len(target), decoding.strategy, decoding.canvas)
-        _, canvas, decoder = lay_out(translator.model, translator.params, inputs, options)
-        said_LV = jax.nn.log_softmax(decoder(canvas).logits_BLV)[0]
+
+        @jax.jit
+        def said(params, inputs, options=options):
+            _, canvas, decoder = lay_out(translator.model, params, inputs, options)
+            return jax.nn.log_softmax(decoder(canvas).logits_BLV)[0]
+
+        said_LV = said(translator.params, inputs)
         log_prob += float(said_LV[jnp.arange(len(target) - 1), jnp.array(target[:-1])].sum())
         tokens += len(target) - 1
     nats_TT = nats(translator, corpus(), Decoding(seed=3), "linear", 4, order)

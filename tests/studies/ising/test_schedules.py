@@ -5,11 +5,11 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, keys, moody
+from support.fakes import IDS, keys, traced
 from support.refusals import refused
 
 from padir.errors import PadirError
-from padir.refinement import Mask, MaskPredict, draft, refine
+from padir.refinement import Mask, MaskPredict, draft
 from padir.refinement.strategies.schedules import SCHEDULES
 from padir.studies.ising import experiments, pass_sizes, spin_models
 from padir.studies.ising.decoders import Oracle
@@ -50,7 +50,7 @@ def test_sizes_are_those_of_the_decoder(schedule):
     """Mask-Predict with this schedule, run on the canvas."""
     start = draft(keys(1), jnp.array([14]), 14, Mask(), IDS)
     for count in (1, 2, 5, 13):
-        ran = refine(keys(1), start, moody(), MaskPredict(schedule=schedule), num_steps=count, traced_steps=count)
+        ran = traced(MaskPredict(schedule=schedule), start, count)
         hidden_T = (np.asarray(ran.tokens_TBL)[:, 0] == IDS.mask).sum(-1)
         drawn_T = -np.diff(hidden_T[: int(ran.passes_B[0]) + 1])
         assert pass_sizes.sizes_of(schedule, 13, count) == [size for size in drawn_T.tolist() if size]
