@@ -1,8 +1,8 @@
 """Shallow fusion (Gulcehre et al., 2015): decoding weighs in a table of bigrams and words while it chooses tokens.
 
 The logits of one parallel pass know nothing of each other's choices, so that an argmax joins pieces that nobody ever
-wrote side by side. With a table, prefix beam search prefers sentences that read like the language,
-as with the features of Kasner, Libovicky and Helcl (2020).
+wrote side by side. With a table, prefix beam search prefers sentences that read like the language, as with the features
+of Kasner, Libovicky and Helcl (2020).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from padir import checks
@@ -41,7 +40,7 @@ class Fusion:
     unknown: checks.NotNegative = 4.0
     causal: checks.NotNegative = 0.1
 
-    def over(self, table: BigramScore, mode: str, kept_v: np.ndarray | None) -> FusedScore:
+    def over(self, table: BigramScore, mode: str, kept_v: Any) -> FusedScore:
         """The score by a table in a mode, for the ids that may be written; None for all ids."""
         if mode == "causal":
             return FusedScore(table, self.causal, 0.0, 0.0, kept_v)
@@ -62,7 +61,7 @@ class FusedScore:
     weight: Any
     bonus: Any
     unknown: Any
-    kept_v: Int[Array, " v"] | None = None
+    kept_v: Any = None
     own_BW: UInt32[Array, "B W"] | None = None
 
     def start(self, batch: int, size: int) -> UInt32[Array, "B N"]:

@@ -58,8 +58,10 @@ class BlankHead:
           Tokens [B, N, L] and log-probabilities [B, N], -inf for rows that a canvas has no further sentence for.
         """
         present_BL, ids = canvas.segment_BL > 0, canvas.ids
-        several = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
-        tokens_BNL, log_prob_BN = prefix_beam(*several, canvas.editable_BL, size, ids.blank, score)
+        blank_BL, token_BLK, score_BLK = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
+        tokens_BNL, log_prob_BN = prefix_beam(
+            blank_BL, token_BLK, score_BLK, canvas.editable_BL, size, ids.blank, score
+        )
         return jnp.where(canvas.editable_BL[:, None], tokens_BNL, canvas.tokens_BL[:, None]), log_prob_BN
 
     def several(self, project, states_BLD, head_BL, present_BL, ids: Ids, count: int):
