@@ -14,8 +14,6 @@ import dataclasses
 import functools
 import os
 import re
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from padir.errors import PadirError
-from padir.storage.files import atomic_file
+from padir.storage.arrays import load_arrays, save_arrays
 from padir.storage.manifest import Manifest
 from padir.text.ids import PADDING
 from padir.text.tokenizer import Tokenizer
@@ -40,7 +38,8 @@ _NO_KEY = np.uint32(0xFFFFFFFF)
 _BITS = 22  # of the bitmap of known words, in which one of some hundred unknown words seems known
 _PRIME = 16_777_619  # of the FNV hash
 _LETTERS = re.compile(r"[^\W\d_]+")
-_UNREADABLE = (ValueError, TypeError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
+_ARRAYS = dict.fromkeys(("previous_N", "next_N", "count_N", "before_V", "after_V"), np.int32) | {"word_W": np.uint32}
+_REMEDY = "make a model with one by `padir bigrams`"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +48,8 @@ class Bigrams:
 
     Attributes:
       vocabulary: SHA-256 of the vocabulary's file.
-      previous_N, next_N, count_N: kept bigrams; `BEGIN` stands before the first piece, EOS after the last.
+      previous_N, next_N, count_N: kept bigrams in the order of their ids; `BEGIN` stands before the first piece, EOS
+        after the last.
       before_V, after_V: how often an id was the first and the second piece of a bigram, kept or not.
       word_W: hashes of known words (`Spelling.words`), in ascending order; none for languages without spaces.
 
@@ -69,11 +69,12 @@ class Bigrams:
         size = len(self.before_V)
         ids = np.stack([self.previous_N, self.next_N])
         if self.after_V.shape != (size,) or self.count_N.shape != ids.shape[1:] or self.word_W.ndim != 1:
-            raise PadirError("the arrays of bigrams have different lengths", remedy="learn them again")
+            raise PadirError("the arrays of bigrams have different lengths", remedy=_REMEDY)
         if ids.size and not 0 <= ids.min() <= ids.max() < size:
-            raise PadirError("ids of bigrams", f"in 0 .. {size - 1}", int(ids.max()), "learn them again")
-        if ids.size and (self.count_N.min() < 1 or (self.before_V[self.previous_N] < self.count_N).any()):
-            raise PadirError("counts of bigrams must be positive and at most those of their first pieces")
+            raise PadirError("ids of bigrams", f"in 0 .. {size - 1}", int(ids.max()), _REMEDY)
+        key_N = ids[0].astype(np.int64) * size + ids[1]
+        if (np.diff(key_N) <= 0).any() or (self.count_N < 1).any() or (self.count_N > self.before_V[ids[0]]).any():
+            raise PadirError("bigrams must be in order, each once, with counts of at most their first piece's")
 
     def describe(self) -> dict[str, Any]:
         """Numbers of kept bigrams and words, and the share of the text's bigrams that the kept ones are."""
@@ -82,14 +83,8 @@ class Bigrams:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the table atomically to a file in NumPy's format .npz."""
-        with atomic_file(path, binary=True) as file:
-            arrays: dict[str, Any] = {
-                field.name: getattr(self, field.name)
-                for field in dataclasses.fields(self)
-                if field.name != "vocabulary"
-            }
-            arrays["next_N"] = _steps(self.previous_N, self.next_N)  # small numbers take less room
-            np.savez_compressed(file, format=FORMAT, vocabulary=self.vocabulary, **arrays)
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        save_arrays(path, FORMAT, vocabulary=self.vocabulary, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Bigrams:
@@ -98,21 +93,12 @@ class Bigrams:
         Raises:
           PadirError: the file is missing, is damaged or holds no bigrams.
         """
-        remedy = "make one with `padir bigrams`"
+        read = load_arrays(path, FORMAT, "table of bigrams", _REMEDY)
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as read:
-                if str(read["format"]) != FORMAT:
-                    raise PadirError(f"{path} must be of format {FORMAT!r}, got {str(read['format'])!r}: {remedy}")
-                names = [field.name for field in dataclasses.fields(cls) if field.name != "vocabulary"]
-                arrays: dict[str, Any] = {name: read[name] for name in names}
-                arrays["next_N"] = _sums(arrays["previous_N"], arrays["next_N"])
-                return cls(str(read["vocabulary"]), **arrays)
-        except PadirError:
-            raise
-        except OSError as error:
-            raise PadirError(f"cannot read the bigrams {path} ({error.strerror or error}): {remedy}") from None
-        except _UNREADABLE:
-            raise PadirError(f"{path} is damaged or holds no bigrams: {remedy}") from None
+            arrays = {name: read[name].astype(kind) for name, kind in _ARRAYS.items()}
+            return cls(str(read["vocabulary"]), **arrays)
+        except (KeyError, ValueError, TypeError, IndexError):
+            raise PadirError(f"{path} is damaged or no table of bigrams: {_REMEDY}") from None
 
     @classmethod
     def of_model(cls, folder: Path) -> Bigrams | None:
@@ -168,20 +154,6 @@ class Bigrams:
             spelling=Spelling.of(tokenizer),
             known=jnp.asarray(_bitmap(self.word_W)) if len(self.word_W) else None,
         )
-
-
-def _steps(previous_N: np.ndarray, next_N: np.ndarray) -> np.ndarray:
-    """The difference of each next id to the one before it among those that follow the same id."""
-    same_N = np.diff(previous_N, prepend=-1) == 0
-    return (next_N - np.where(same_N, np.roll(next_N, 1), 0)).astype(np.int32)
-
-
-def _sums(previous_N: np.ndarray, step_N: np.ndarray) -> np.ndarray:
-    """The ids whose differences are `_steps`."""
-    total_N = np.cumsum(step_N, dtype=np.int64)
-    first_N = np.flatnonzero(np.diff(previous_N, prepend=-1))
-    before = (total_N - step_N)[first_N]
-    return (total_N - np.repeat(before, np.diff(first_N, append=len(step_N)))).astype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import zipfile
-import zlib
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,13 +26,10 @@ from jaxtyping import Array, Int
 from padir import checks
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
-from padir.storage.files import atomic_file
+from padir.storage.arrays import load_arrays, save_arrays
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
-# Errors of NumPy and zipfile for damaged files; a damaged size can ask for any amount of memory (MemoryError).
-_UNREADABLE = (ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError)
-_UNREADABLE += (zipfile.BadZipFile, zlib.error)
 SIZES = tuple(n << k for k in range(8, 24) for n in (2, 3))  # sizes of a batch's vocabulary: 512, 768, 1024, ...
 FORMAT = "padir-shortlist 1"
 
@@ -93,9 +88,8 @@ class Shortlist:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the shortlist atomically to a file in NumPy's format .npz."""
-        with atomic_file(path, binary=True) as file:
-            arrays: dict[str, Any] = {"candidates_PK": self.candidates_PK, "by_frequency_N": self.by_frequency_N}
-            np.savez_compressed(file, format=FORMAT, vocabulary=self.vocabulary, frequent=self.frequent, **arrays)
+        arrays = {"candidates_PK": self.candidates_PK, "by_frequency_N": self.by_frequency_N}
+        save_arrays(path, FORMAT, vocabulary=self.vocabulary, frequent=self.frequent, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shortlist:
@@ -105,17 +99,11 @@ class Shortlist:
           PadirError: the file is missing, is damaged or holds no shortlist.
         """
         remedy = "make one with `padir shortlist`"
+        read = load_arrays(path, FORMAT, "shortlist", remedy)
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as read:
-                if str(read["format"]) != FORMAT:
-                    raise PadirError(f"{path} must be of format {FORMAT!r}, got {str(read['format'])!r}: {remedy}")
-                arrays = (read["candidates_PK"].astype(np.int32), read["by_frequency_N"].astype(np.int32))
-                return cls(str(read["vocabulary"]), *arrays, int(read["frequent"]))
-        except PadirError:
-            raise
-        except OSError as error:
-            raise PadirError(f"cannot read the shortlist {path} ({error.strerror or error}): {remedy}") from None
-        except _UNREADABLE:
+            arrays = read["candidates_PK"].astype(np.int32), read["by_frequency_N"].astype(np.int32)
+            return cls(str(read["vocabulary"]), *arrays, int(read["frequent"]))
+        except (KeyError, ValueError, TypeError):
             raise PadirError(f"{path} is damaged or no shortlist: {remedy}") from None
 
     def check(self, tokenizer: Tokenizer) -> None:

@@ -52,13 +52,15 @@ def learn(data: Mixture | str, *, most_bigrams: int = 400_000, most_words: int =
     word_W = np.zeros(0, np.uint32)
     if script(language) not in UNSPACED_SCRIPTS:
         word_W = _words(Spelling.of(tokenizer), targets, most_words, least)
+    first_N, second_N = np.divmod(key_N[kept_N], size)
     return Bigrams(
-        tokenizer.sha256,
-        *np.divmod(key_N[kept_N], size),
-        count_N[kept_N],
-        np.bincount(previous_N, minlength=size),
-        np.bincount(next_N, minlength=size),
-        word_W,
+        vocabulary=tokenizer.sha256,
+        previous_N=first_N.astype(np.int32),
+        next_N=second_N.astype(np.int32),
+        count_N=count_N[kept_N].astype(np.int32),
+        before_V=np.bincount(previous_N, minlength=size).astype(np.int32),
+        after_V=np.bincount(next_N, minlength=size).astype(np.int32),
+        word_W=word_W,
     )
 
 

@@ -119,12 +119,19 @@ def test_a_file_gives_the_same_table_again(tokenizer, corpus, tmp_path):
         (tmp_path / "bigrams.npz").write_bytes(damaged)
         with refused("bigrams.npz is damaged padir bigrams"):
             Bigrams.load(tmp_path / "bigrams.npz")
-    with refused("cannot read the bigrams padir"):
+    with refused("cannot read the table of bigrams padir"):
         Bigrams.load(tmp_path / "none.npz")
     with refused("bigrams have another vocabulary"):
         learned.score(letters_tokenizer())
-    with refused("ids of bigrams must be in 0 .."):
-        dataclasses.replace(learned, next_N=learned.next_N + 10_000)
+    for wrong, words in [
+        ({"next_N": learned.next_N + 10_000}, "ids of bigrams must be in 0 .."),
+        ({"count_N": learned.count_N[1:]}, "arrays of bigrams have different lengths"),
+        ({"count_N": learned.count_N + 10_000}, "counts of at most"),
+        ({"next_N": learned.next_N[::-1]}, "in order, each once"),
+        ({name: np.repeat(getattr(learned, name), 2) for name in ("previous_N", "next_N", "count_N")}, "each once"),
+    ]:
+        with refused(words):
+            dataclasses.replace(learned, **wrong)
 
 
 def with_table(tokenizer, folder, **sizes):

@@ -1,0 +1,43 @@
+"""Files of several arrays in NumPy's format .npz, with the name of their format."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+
+import numpy as np
+
+from padir.errors import PadirError
+from padir.storage.files import atomic_file
+
+# Errors of NumPy and zipfile for damaged files; a damaged size can ask for any amount of memory (MemoryError).
+_UNREADABLE = (ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError)
+_UNREADABLE += (zipfile.BadZipFile, zlib.error)
+_MOST_BYTES = 2**30  # of all arrays in memory; a small file may unpack to any size
+
+
+def save_arrays(path: str | os.PathLike[str], format: str, **values: np.ndarray | str | int) -> None:
+    """Writes arrays, texts and numbers atomically."""
+    with atomic_file(path, binary=True) as file:
+        np.savez_compressed(file, format=format, **values)  # pyright: ignore[reportArgumentType]
+
+
+def load_arrays(path: str | os.PathLike[str], format: str, noun: str, remedy: str) -> dict[str, np.ndarray]:
+    """Reads what `save_arrays` wrote; `noun` names the contents in messages.
+
+    Raises:
+      PadirError: the file is missing, is damaged or is of another format.
+    """
+    damaged = PadirError(f"{path} is damaged or no {noun}: {remedy}")
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as read:
+            if sum(each.file_size for each in read.zip.infolist()) > _MOST_BYTES:
+                raise damaged
+            if str(read["format"]) != format:
+                raise PadirError(f"{path} must be of format {format!r}, got {str(read['format'])!r}: {remedy}")
+            return {name: read[name] for name in read.files}
+    except OSError as error:
+        raise PadirError(f"cannot read the {noun} {path} ({error.strerror or error}): {remedy}") from None
+    except (*_UNREADABLE, AttributeError):  # an .npy file has no members
+        raise damaged from None
