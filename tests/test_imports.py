@@ -132,7 +132,7 @@ def test_numpy_never_reads_or_writes_objects():
         for node in nodes(name)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load", "np.save", "numpy.save")
     ]
-    assert {name for name, _ in calls} >= {"decoding.shortlist", "data.prepared", "data.records"}
+    assert {name for name, _ in calls} >= {"storage.arrays", "data.prepared", "data.records"}
     for name, call in calls:
         assert "allow_pickle=False" in map(ast.unparse, call.keywords), f"{name}, line {call.lineno}"
 

@@ -93,12 +93,7 @@ class Bigrams:
         Raises:
           PadirError: the file is missing, is damaged or holds no bigrams.
         """
-        read = load_arrays(path, FORMAT, "table of bigrams", _REMEDY)
-        try:
-            arrays = {name: read[name].astype(kind) for name, kind in _ARRAYS.items()}
-            return cls(str(read["vocabulary"]), **arrays)
-        except (KeyError, ValueError, TypeError, IndexError):
-            raise PadirError(f"{path} is damaged or no table of bigrams: {_REMEDY}") from None
+        return cls(**load_arrays(path, FORMAT, "table of bigrams", _REMEDY, {"vocabulary": str, **_ARRAYS}))
 
     @classmethod
     def of_model(cls, folder: Path) -> Bigrams | None:

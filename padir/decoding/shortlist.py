@@ -99,12 +99,8 @@ class Shortlist:
           PadirError: the file is missing, is damaged or holds no shortlist.
         """
         remedy = "make one with `padir shortlist`"
-        read = load_arrays(path, FORMAT, "shortlist", remedy)
-        try:
-            arrays = read["candidates_PK"].astype(np.int32), read["by_frequency_N"].astype(np.int32)
-            return cls(str(read["vocabulary"]), *arrays, int(read["frequent"]))
-        except (KeyError, ValueError, TypeError):
-            raise PadirError(f"{path} is damaged or no shortlist: {remedy}") from None
+        kinds = {"vocabulary": str, "candidates_PK": np.int32, "by_frequency_N": np.int32, "frequent": int}
+        return cls(**load_arrays(path, FORMAT, "shortlist", remedy, kinds))
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Refuses a model with another vocabulary than the one that the shortlist was learned with."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,21 +25,32 @@ def save_arrays(path: str | os.PathLike[str], format: str, **values: np.ndarray 
         np.savez_compressed(file, format=format, **values)  # pyright: ignore[reportArgumentType]
 
 
-def load_arrays(path: str | os.PathLike[str], format: str, noun: str, remedy: str) -> dict[str, np.ndarray]:
-    """Reads what `save_arrays` wrote; `noun` names the contents in messages.
+def load_arrays(
+    path: str | os.PathLike[str], format: str, noun: str, remedy: str, kinds: Mapping[str, type]
+) -> dict[str, Any]:
+    """Reads what `save_arrays` wrote.
+
+    Args:
+      noun: the contents in messages.
+      kinds: type of each value by name: str, int, or NumPy's type of an array.
 
     Raises:
       PadirError: the file is missing, is damaged or is of another format.
     """
-    damaged = PadirError(f"{path} is damaged or no {noun}: {remedy}")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as read:
             if sum(each.file_size for each in read.zip.infolist()) > _MOST_BYTES:
-                raise damaged
-            if str(read["format"]) != format:
-                raise PadirError(f"{path} must be of format {format!r}, got {str(read['format'])!r}: {remedy}")
-            return {name: read[name] for name in read.files}
+                raise MemoryError
+            found = str(read["format"])
+            values = {name: _read(read[name], kind) for name, kind in kinds.items()} if found == format else {}
     except OSError as error:
         raise PadirError(f"cannot read the {noun} {path} ({error.strerror or error}): {remedy}") from None
     except (*_UNREADABLE, AttributeError):  # an .npy file has no members
-        raise damaged from None
+        raise PadirError(f"{path} is damaged or no {noun}: {remedy}") from None
+    if found != format:
+        raise PadirError(f"{path} must be of format {format!r}, got {found!r}: {remedy}")
+    return values
+
+
+def _read(array: np.ndarray, kind: type) -> Any:
+    return kind(array.item()) if kind in (str, int) else array.astype(kind)
