@@ -98,7 +98,7 @@ def prefix_beam(
         state=None if score is None else score.start(batch, size),
     )
     # Where no piece is possible, every prefix gets a blank: a step reads an open position and the blanks before it.
-    open_BL = editable_BL & (score_BLK > -jnp.inf).any(-1)
+    open_BL = editable_BL & (score_BLK != -jnp.inf).any(-1)  # NaN is open, and so seen in the result
     closed_BL = editable_BL & ~open_BL
     count_B = open_BL.sum(-1)
     order_BL = jnp.argsort(~open_BL, axis=-1, stable=True)

@@ -96,3 +96,10 @@ def test_positions_without_pieces_are_blanks_of_all_sentences():
                 sentence = tuple(token for token in merged if token != BLANK)
                 assert log_prob == pytest.approx(truth.pop(sentence), abs=1e-4)
         assert not [each for each, log_prob in truth.items() if np.isfinite(log_prob)]
+
+
+def test_a_score_that_is_no_number_is_seen_in_the_result():
+    score_BLK = jnp.log(jnp.full((2, 3, 2), 0.3)).at[1, 1].set(jnp.nan)
+    arrays = jnp.log(jnp.full((2, 3), 0.4)), jnp.broadcast_to(jnp.arange(1, 3), score_BLK.shape), score_BLK
+    _, log_prob_BN = jax.jit(prefix_beam, static_argnums=(4, 5))(*arrays, jnp.ones((2, 3), bool), 4, BLANK)
+    assert jnp.isfinite(log_prob_BN[0]).all() and jnp.isnan(log_prob_BN[1]).any()
