@@ -73,8 +73,11 @@ class Bigrams:
         if ids.size and not 0 <= ids.min() <= ids.max() < size:
             raise PadirError("ids of bigrams", f"in 0 .. {size - 1}", int(ids.max()), _REMEDY)
         key_N = ids[0].astype(np.int64) * size + ids[1]
-        if (np.diff(key_N) <= 0).any() or (self.count_N < 1).any() or (self.count_N > self.before_V[ids[0]]).any():
-            raise PadirError("bigrams must be in order, each once, with counts of at most their first piece's")
+        if (np.diff(key_N) <= 0).any() or (self.count_N < 1).any():
+            raise PadirError("bigrams must be in order, each once, with positive counts", remedy=_REMEDY)
+        counted_V = np.bincount(self.previous_N, self.count_N, minlength=size)
+        if (self.before_V < counted_V).any() or (self.after_V < 0).any():
+            raise PadirError("an id must be the first of at least as many bigrams as are kept", remedy=_REMEDY)
 
     def describe(self) -> dict[str, Any]:
         """Numbers of kept bigrams and words, and the share of the text's bigrams that the kept ones are."""
@@ -127,18 +130,20 @@ class Bigrams:
           PadirError: the tokenizer has another vocabulary.
         """
         self.check(tokenizer)
-        seen_N, back_V, lower_V = self.log_probs()
         often_V = self.before_V.astype(np.int64) + self.after_V
         order_V = np.argsort(-often_V, kind="stable")[:_COLUMNS]
         column_V = np.full(len(often_V), _COLUMNS, np.uint32)
         column_V[order_V] = np.arange(len(order_V))
-        key_N = column_V[self.previous_N] << np.uint32(16) | column_V[self.next_N]
-        has_column_N = (column_V[self.previous_N] < _COLUMNS) & (column_V[self.next_N] < _COLUMNS)
-        placed = PerfectHash.of(key_N[has_column_N])
+        kept_N = (column_V[self.previous_N] < _COLUMNS) & (column_V[self.next_N] < _COLUMNS)
+        names = ("previous_N", "next_N", "count_N")
+        kept = dataclasses.replace(self, **{name: getattr(self, name)[kept_N] for name in names})
+        seen_N, back_V, lower_V = kept.log_probs()
+        key_N = column_V[kept.previous_N] << np.uint32(16) | column_V[kept.next_N]
+        placed = PerfectHash.of(key_N)
         key_M = np.full(placed.slots, _NO_KEY)
-        key_M[placed.slot_N] = key_N[has_column_N]
+        key_M[placed.slot_N] = key_N
         value_M = np.zeros(placed.slots, np.float32)
-        value_M[placed.slot_N] = seen_N[has_column_N]
+        value_M[placed.slot_N] = seen_N
         return BigramScore(
             column_V=jnp.asarray(column_V),
             key_M=jnp.asarray(key_M),
@@ -148,6 +153,7 @@ class Bigrams:
             lower_V=jnp.asarray(lower_V),
             spelling=Spelling.of(tokenizer),
             known=jnp.asarray(_bitmap(self.word_W)) if len(self.word_W) else None,
+            end_regular=tokenizer.ids.end_regular,
         )
 
 
@@ -288,6 +294,7 @@ class BigramScore:
       back_V, lower_V: as in `Bigrams.log_probs`.
       spelling: what each piece adds to a word.
       known: bitmap of known words; None for languages without spaces.
+      end_regular: the ids from here on are marks of placeholders, about which the table knows nothing.
     """
 
     column_V: UInt32[Array, " V"]
@@ -298,6 +305,7 @@ class BigramScore:
     lower_V: Float[Array, " V"]
     spelling: Spelling
     known: UInt32[Array, " _"] | None
+    end_regular: int = flax.struct.field(pytree_node=False)
 
     def log_prob(
         self, previous: Int[Array, "*#B"], following: Int[Array, "*#B"]

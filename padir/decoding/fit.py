@@ -123,7 +123,8 @@ def resolve(
             decoding = decoding.without("rerank")  # a search has the scores of the causal side
         if decoding.num_drafts > 1 and not decoding.temperature:
             raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
-        return decoding
+        is_greedy = decoding.beam == 1 and not decoding.temperature
+        return decoding if is_greedy else decoding.without("fusion")  # other searches do not read it
     assert corruption is not None and strategy is not None
     decoding = decoding.filled(corruption, strategy)
     canvas, strategy = decoding.canvas, decoding.strategy
@@ -139,8 +140,10 @@ def resolve(
         what = "fusion works in prefix beam search and in greedy search (beam=1)"
         raise PadirError(what, got=f"a {config.reading.name} model that refines", remedy="leave fusion out")
     if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
-        remedy = "leave one of them out: the sentences are read out of one canvas"
+        remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
+    if decoding.prefix_beam == 1:
+        decoding = decoding.without("fusion")  # the argmax does not read it
     decoding = without_choice(decoding, config.reading)
     check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
     if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):

@@ -72,7 +72,8 @@ class FusedScore:
         token_B1K = self._whole(token_BK)[:, None]
         log_prob_BNK, _ = self.table.log_prob(previous_BN1, token_B1K)
         ended_BNK, open_BNK = self.table.spelling.grown(state[..., None], token_B1K)
-        return self.weight * log_prob_BNK + self.bonus - self._unknown(ended_BNK), open_BNK
+        gained_BNK = jnp.where(token_B1K < self.table.end_regular, self.weight * log_prob_BNK + self.bonus, 0.0)
+        return gained_BNK - self._unknown(ended_BNK), open_BNK
 
     def end(self, state, last_BN) -> Float[Array, "B N"]:
         previous_BN = jnp.where(last_BN < 0, BEGIN, self._whole(last_BN))

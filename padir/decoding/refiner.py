@@ -124,7 +124,7 @@ class Refiner:
             if source.template is not None:
                 repeats |= source.template.repeats
             written = [self._hypothesis(drafts, row, repeats) for row in rows]
-            if self.decoding.fusion is not None and self.decoding.prefix_beam > 1:  # the search's order, by both scores
+            if self.decoding.fusion is not None:  # the search's order, by both scores
                 written = [each._replace(rank=-float(n)) for n, each in enumerate(written)]
             found.append(written)
         return found

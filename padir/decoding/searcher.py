@@ -12,7 +12,6 @@ from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import BUCKET
-from padir.decoding.search import Beam
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.text.ids import pad_rows, round_up
@@ -48,7 +47,6 @@ class Searcher:
             prefixes = [[*_prefix(source)] for source in sources]
             prefix_BL = loaded.place(pad_rows(prefixes, longest, rows))
         kept_v = loaded.written_ids(source_BS, decoding.shortlist)
-        fusion = decoding.fusion if decoding.search == Beam(1, decoding.length_penalty) else None
         with loaded.on_devices():
             found, score_BN, passes_B = write_targets(
                 loaded.model,
@@ -59,7 +57,7 @@ class Searcher:
                 max_length=longest,
                 seed=decoding.seed,
                 kept_v=kept_v,
-                fused=fusion and fusion.over(loaded.table, "causal", kept_v),
+                fused=decoding.fusion and decoding.fusion.over(loaded.table, "causal", kept_v),
                 prefix_BL=prefix_BL,
             )
         arrays = found.tokens_BNL, found.length_BN, found.log_prob_BN, score_BN, passes_B

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -68,6 +69,7 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
     return Searcher(loaded, decoding, shapes)
 
 
+_log = logging.getLogger("padir")
 Own = TypeVar("Own", bound="SentenceTranslator")
 
 
@@ -84,6 +86,9 @@ class SentenceTranslator:
         self.card = card
         self.tokenizer = tokenizer
         self.decoding = default_decoding(card)
+        if self.decoding.fusion is not None and bigrams is None:
+            _log.warning("the model's card asks for fusion, but the model has no table of bigrams: it is left out")
+            self.decoding = self.decoding.without("fusion")
         self.loaded = LoadedModel(params, card, tokenizer, bigrams)
         self.model = self.loaded.model
         self.shapes = Shapes()

@@ -161,7 +161,7 @@ def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:
     def make(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes: Shapes) -> CTranslate2Writer:
         if trace:
             raise PadirError("CTranslate2 records no trace: leave it out")
-        for name in ("shortlist", "precision", "fusion"):
+        for name in ("shortlist", "precision"):
             if getattr(decoding, name) != OPTIONS[name].default:
                 raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
         return CTranslate2Writer(engine, beam_of(decoding), loaded.card.config.max_length)

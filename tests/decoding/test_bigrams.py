@@ -126,7 +126,8 @@ def test_a_file_gives_the_same_table_again(tokenizer, corpus, tmp_path):
     for wrong, words in [
         ({"next_N": learned.next_N + 10_000}, "ids of bigrams must be in 0 .."),
         ({"count_N": learned.count_N[1:]}, "arrays of bigrams have different lengths"),
-        ({"count_N": learned.count_N + 10_000}, "counts of at most"),
+        ({"count_N": learned.count_N + 10_000}, "first of at least as many bigrams as are kept"),
+        ({"after_V": -learned.after_V}, "first of at least as many bigrams as are kept"),
         ({"next_N": learned.next_N[::-1]}, "in order, each once"),
         ({name: np.repeat(getattr(learned, name), 2) for name in ("previous_N", "next_N", "count_N")}, "each once"),
     ]:
@@ -187,11 +188,34 @@ def test_neither_batch_nor_a_shortlist_of_all_ids_changes_a_sentence(ctc):
     same(together, ctc.translate(texts, shortlist=every, **how))
 
 
+def test_marks_of_placeholders_get_neither_a_bonus_nor_a_penalty(tokenizer, corpus):
+    table = learn(corpus[0]).score(tokenizer)
+    fused = Fusion(weight=0.5, bonus=2.0, unknown=9.0).over(table, "refine", None).reading(jnp.ones((1, 1), int))
+    token_BK = jnp.array([[tokenizer.ids.end_regular, tokenizer.ids.first_regular]])
+    gained_BNK, _ = jax.jit(lambda fused, *at: fused.grow(*at))(fused, fused.start(1, 1), jnp.array([[-1]]), token_BK)
+    assert gained_BNK[0, 0, 0] == 0.0 and gained_BNK[0, 0, 1] != 0.0
+
+
+def test_a_card_that_asks_for_a_table_that_the_model_lacks_does_without(ctc, caplog):
+    card = dataclasses.replace(ctc.card, decoding={"fusion": "bigrams", "prefix_beam": 4, "rerank": "own"})
+    model = Translator(ctc.params, card, ctc.tokenizer)
+    assert "no table of bigrams" in caplog.text and model.decoding.fusion is None
+    same(model.translate(["eins zwei"]), ctc.translate(["eins zwei"], prefix_beam=4, rerank="own"))
+
+
+def test_what_does_not_read_the_table_does_not_record_it(ctc):
+    for how in ({"prefix_beam": 1}, {"beam": 3}, {"temperature": 1.0}):
+        assert ctc.resolved(ctc.decoding.changed(fusion="bigrams", **how)).fusion is None
+    for how in ({"prefix_beam": 2}, {"beam": 1}):
+        assert ctc.resolved(ctc.decoding.changed(fusion="bigrams", **how)).fusion == Fusion()
+
+
 def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus):
     table = learn(corpus[0]).score(tokenizer)
     log_prob, _ = every_log_prob(table)
     size = len(log_prob)
     logits_B1V = jax.random.normal(jax.random.key(0), (3, 1, size))
+    logits_B1V = jnp.where(jnp.arange(size) < tokenizer.ids.end_regular, logits_B1V, -jnp.inf)  # as a search has it
     last_B1 = jnp.array([[-1], [270], [275]])
     fused = Fusion(causal=2.0).over(table, "causal", None).reading(jnp.ones((3, 1), int))
     written_B1 = (last_B1 >= 0).astype(int)
