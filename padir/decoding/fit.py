@@ -1,4 +1,11 @@
-"""The fit of decoding options to a model: its card's options, its modes, and refusals of what it cannot do."""
+"""The fit of decoding options to a model: its card's options, its modes, and refusals of what it cannot do.
+
+The options of a call go through three functions, in this order:
+
+1. `asked` lays the options of the call over the model's own (`default_decoding`); both modes' options stay.
+2. `holding` chooses a mode that can hold the templates of the call, if there are any.
+3. `resolve` names the mode, fills in strategy and canvas, and forgets what the mode does not read. Writers get these.
+"""
 
 from __future__ import annotations
 
