@@ -25,7 +25,7 @@ from padir.checks import fits
 from padir.constrained.placeholders import marked_spans, translate_marked
 from padir.constrained.terms import Terms, hold_terms, terms_of
 from padir.decoding.alignment import align_words
-from padir.decoding.bigrams import Bigrams
+from padir.decoding.bigrams import FILE, Bigrams
 from padir.decoding.fit import asked, check_n_best, holding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding, DecodingOptions
@@ -333,7 +333,7 @@ class Translator(SentenceTranslator):
             self.tokenizer,
             "# Saved from memory.\n",
             dtype=dtype,
-            add=self.loaded.add_files,
+            add=lambda unfinished: None if self.bigrams is None else self.bigrams.save(unfinished / FILE),
         )
 
     @checks.arguments

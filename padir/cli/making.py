@@ -80,10 +80,9 @@ def run_shortlist(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_bigrams(args: argparse.Namespace) -> dict[str, Any]:
     settings = chosen(args, "padir.jobs.learn_bigrams:learn")
-    learned = learn_bigrams.learn(Mixture(tuple(args.data)), **settings)
     options = named_values(args.decoding, "--decoding")
     with sent_folder(args.output) as output:
-        learn_bigrams.add_to_model(args.model, learned, output, options)
+        learned = learn_bigrams.add_to_model(args.model, Mixture(tuple(args.data)), output, options, **settings)
     kept = learned.describe()
     counts = f"{kept['bigrams']:,} bigrams ({kept['share']:.1%} of those in the text) and {kept['words']:,} words"
     tell(f"{args.output}: {counts}")
@@ -155,10 +154,10 @@ def run_average(args: argparse.Namespace) -> dict[str, Any]:
 def run_distill(args: argparse.Namespace) -> dict[str, Any] | None:
     sharding, _ = sharding_of(args), decoding_of(args)  # wrong numbers are refused before the model is loaded
     teacher = Teacher.load(args.model, sharding)
-    decoding = decoding_of(args, teacher.translator.decoding)
     if args.ctranslate2:
         translator = in_ctranslate2(teacher.translator, args.ctranslate2)
         teacher = dataclasses.replace(teacher, translator=translator, engine=version(args.ctranslate2))
+    decoding = decoding_of(args, teacher.translator.decoding)
     check_options(args, (args.model, teacher.translator.card.config, [decoding]))
     with contextlib.ExitStack() as stack:
         output = from_first(lambda: str(stack.enter_context(sent_folder(args.output))))

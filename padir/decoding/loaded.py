@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
-from padir.decoding.bigrams import FILE, Bigrams, BigramScore
+from padir.decoding.bigrams import BigramScore
 from padir.decoding.program_cache import check_process
 from padir.decoding.refine_batch import encode, padded
 from padir.decoding.shortlist import Shortlist
@@ -46,23 +45,22 @@ class EncodedBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model that can decode; if several devices hold its parameters, they share the rows of a batch."""
+    """A model that can decode; if several devices hold its parameters, they share the rows of a batch.
+
+    Attributes:
+      read_table: gives the model's bigrams, always the same object, which the sides of a model share; None for none.
+    """
 
     params: Any
     card: ModelCard
     tokenizer: Tokenizer
-    bigrams: Bigrams | None = None
+    read_table: Callable[[], BigramScore] | None = None
 
-    @functools.cached_property
+    @property
     def table(self) -> BigramScore:
         """The model's bigrams in the form that programs read."""
-        assert self.bigrams is not None
-        return self.bigrams.score(self.tokenizer)
-
-    def add_files(self, folder: Path) -> None:
-        """Writes the files that a model's directory has beside the ones that every model has (`save_model`)."""
-        if self.bigrams is not None:
-            self.bigrams.save(folder / FILE)
+        assert self.read_table is not None
+        return self.read_table()
 
     @functools.cached_property
     def model(self) -> Transformer:

@@ -78,6 +78,7 @@ class SentenceTranslator:
 
     Attributes:
       decoding: the model's own options.
+      bigrams: the model's table of bigrams; None for none.
       shapes: shapes that batches are padded to.
     """
 
@@ -89,7 +90,9 @@ class SentenceTranslator:
         if self.decoding.fusion is not None and bigrams is None:
             _log.warning("the model's card asks for fusion, but the model has no table of bigrams: it is left out")
             self.decoding = self.decoding.without("fusion")
-        self.loaded = LoadedModel(params, card, tokenizer, bigrams)
+        self.bigrams = bigrams
+        table = None if bigrams is None else functools.cache(functools.partial(bigrams.score, tokenizer))
+        self.loaded = LoadedModel(params, card, tokenizer, table)
         self.model = self.loaded.model
         self.shapes = Shapes()
         self._make_writer: MakeWriter = make_writer
@@ -197,7 +200,7 @@ class SentenceTranslator:
         """The options with this model's own mode, strategy and canvas for None; refuses options that do not fit."""
         if decoding.shortlist is not None:
             decoding.shortlist.check(self.tokenizer)
-        if decoding.fusion is not None and self.loaded.bigrams is None:
+        if decoding.fusion is not None and self.bigrams is None:
             what = "fusion needs a table of bigrams, and the model has none"
             raise PadirError(what, remedy="make a model with one (`padir bigrams`), or leave fusion out")
         return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)

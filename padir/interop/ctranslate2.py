@@ -150,7 +150,7 @@ def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:
     """A translator that writes in CTranslate2, with a worker on each core; padir does the rest.
 
     CTranslate2's beam search divides by length^alpha, padir's by ((5 + length) / 6)^alpha. So the two may choose
-    differently.
+    differently. The model's own options lose `fusion`, as CTranslate2 reads no table of bigrams.
 
     Raises:
       PadirError: CTranslate2 is not installed or cannot run the model.
@@ -161,12 +161,14 @@ def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:
     def make(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes: Shapes) -> CTranslate2Writer:
         if trace:
             raise PadirError("CTranslate2 records no trace: leave it out")
-        for name in ("shortlist", "precision"):
+        for name in ("shortlist", "precision", "fusion"):
             if getattr(decoding, name) != OPTIONS[name].default:
                 raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
         return CTranslate2Writer(engine, beam_of(decoding), loaded.card.config.max_length)
 
-    return translator.with_writer(make, ThreadPoolExecutor(workers).map)  # a batch for each worker
+    made = translator.with_writer(make, ThreadPoolExecutor(workers).map)  # a batch for each worker
+    made.decoding = made.decoding.without("fusion")
+    return made
 
 
 def version(compute_type: str) -> str:

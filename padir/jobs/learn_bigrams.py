@@ -15,10 +15,10 @@ import numpy as np
 from padir import checks
 from padir.data.prepared import Mixture, load_tokenizer
 from padir.decoding.bigrams import BEGIN, FILE, Bigrams, Spelling
-from padir.decoding.fit import default_decoding, resolve
+from padir.decoding.fit import default_decoding, of_card, resolve
 from padir.errors import PadirError
 from padir.jobs.learn_shortlist import Sentences, read
-from padir.models.directory import MODEL_FILES, ModelCard, card_text, load_model
+from padir.models.directory import MODEL_FILES, card_text, load_model
 from padir.pretrained import model_folder
 from padir.storage.folders import atomic_folder, vacant
 from padir.storage.manifest import write_manifest
@@ -66,16 +66,18 @@ def learn(data: Mixture | str, *, most_bigrams: int = 400_000, most_words: int =
 
 def add_to_model(
     model: str | os.PathLike[str],
-    bigrams: Bigrams,
+    data: Mixture | str,
     output_dir: str | os.PathLike[str],
     decoding: Mapping[str, Any] | None = None,
-) -> ModelCard:
-    """Writes a copy of a model directory with a table of bigrams.
+    **settings: int,
+) -> Bigrams:
+    """Writes a copy of a model directory with a table of bigrams, and gives the table.
 
     Args:
       model: the directory, its address, or the name of a model that comes with padir.
       output_dir: the directory to write, which must be new or empty.
       decoding: default decoding options of the copy, beside the model's own.
+      data, settings: as in `learn`.
 
     Raises:
       PadirError: the model is damaged or has another vocabulary, an option is refused, or the folder is not empty.
@@ -85,16 +87,18 @@ def add_to_model(
     if not vacant(output_dir):
         raise PadirError("the output", "a new or an empty folder", str(output_dir), "give another folder")
     _, card, tokenizer = load_model(folder)
-    bigrams.check(tokenizer)
+    of_card(decoding or {})  # checked here, because a later error would name a file
     card = dataclasses.replace(card, decoding={**card.decoding, **(decoding or {})})
     resolve(default_decoding(card), card.config, card.corruption, card.strategy)
+    bigrams = learn(data, **settings)  # after all checks that need no table, because it may take long
+    bigrams.check(tokenizer)
     with atomic_folder(output_dir) as unfinished:
         for name in MODEL_FILES:
             shutil.copyfile(folder / name, unfinished / name)
         (unfinished / "model.json").write_text(card_text(card))
         bigrams.save(unfinished / FILE)
         write_manifest(unfinished)
-    return card
+    return bigrams
 
 
 def _pairs(targets: Sentences) -> tuple[np.ndarray, np.ndarray]:

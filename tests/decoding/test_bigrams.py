@@ -150,7 +150,7 @@ def total_by_definition(translator, fusion, source, hypothesis):
     log_prob, _ = every_log_prob(translator.loaded.table)
     tokens = hypothesis.tokens
     words, own = words_of(translator.tokenizer, tokens, source)
-    known = {*translator.loaded.bigrams.word_W.tolist(), *own}
+    known = {*translator.bigrams.word_W.tolist(), *own}
     chain = sum(log_prob[pair] for pair in itertools.pairwise([BEGIN, *tokens, EOS]))
     unknown = sum(word not in known for word in words)
     return hypothesis.log_prob + fusion.weight * chain + fusion.bonus * len(tokens) - fusion.unknown * unknown
@@ -201,6 +201,11 @@ def test_a_card_that_asks_for_a_table_that_the_model_lacks_does_without(ctc, cap
     model = Translator(ctc.params, card, ctc.tokenizer)
     assert "no table of bigrams" in caplog.text and model.decoding.fusion is None
     same(model.translate(["eins zwei"]), ctc.translate(["eins zwei"], prefix_beam=4, rerank="own"))
+
+
+def test_the_sides_of_a_model_share_a_table(ctc):
+    sides = ctc.loaded, ctc.loaded.side("causal"), ctc.loaded.side("refine", "int8")
+    assert len({id(side.table) for side in sides}) == 1
 
 
 def test_what_does_not_read_the_table_does_not_record_it(ctc):
@@ -270,7 +275,7 @@ def test_a_model_with_a_table_is_a_copy_of_the_model(ctc, corpus, tmp_path, caps
     status, _, said = run(
         capsys, f"{command} {tmp_path}/made --decoding fusion=bigrams:weight=0.5 prefix_beam=4 rerank=own"
     )
-    assert f"{len(ctc.loaded.bigrams.count_N)} bigrams (100.0%" in said and status == 0
+    assert f"{len(ctc.bigrams.count_N)} bigrams (100.0%" in said and status == 0
     made = Translator.load(tmp_path / "made")
     texts = ["eins zwei drei", "vier"]
     how = {"prefix_beam": 4, "fusion": "bigrams:weight=0.5", "rerank": "own"}

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from support.refusals import refuses
 from support.small_corpus import Numbers
@@ -9,8 +10,10 @@ from support.tiny_model import random_model_dir, random_translator
 
 from padir import Decoding
 from padir.data.prepare import prepare
+from padir.decoding.bigrams import Bigrams
 from padir.interop.ctranslate2 import in_ctranslate2, version
 from padir.jobs import Teacher, distill
+from padir.translator import Translator
 
 pytest.importorskip("ctranslate2")
 GREEDY = Decoding(beam=1)
@@ -44,6 +47,17 @@ def test_translations_are_padirs(translator):
 )
 def test_what_it_refuses(translator, changes, words):
     refuses(lambda: in_ctranslate2(translator, "int8").translate(["eins"], GREEDY, **changes), words)
+
+
+def test_it_decodes_without_the_models_table_of_bigrams(translator):
+    size = len(translator.tokenizer.pieces)
+    one, each = np.ones(1, np.int32), np.ones(size, np.int32)
+    table = Bigrams(translator.tokenizer.sha256, 0 * one, one, one, each, each, np.zeros(0, np.uint32))
+    card = dataclasses.replace(translator.card, decoding={"fusion": "bigrams", "beam": 1})
+    engine = in_ctranslate2(Translator(translator.params, card, translator.tokenizer, table), "float32")
+    plain = in_ctranslate2(translator, "float32")
+    assert engine.translate(["eins"])[0].text == plain.translate(["eins"], GREEDY)[0].text
+    refuses(lambda: engine.translate(["eins"], fusion="bigrams"), "fusion")
 
 
 def test_a_dual_model_is_refused(tokenizer):
