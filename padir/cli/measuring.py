@@ -62,6 +62,7 @@ class Extent:
 
 def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     extent = Extent(**chosen(args, "padir.cli.measuring:Extent"))
+    checks.counts(1, sentences=extent.sentences, repeats=extent.repeats, **{"--batch_size": min(args.batch_size)})
     if args.steps is not None:
         return _benchmark_training(args, extent)
     files = [name.endswith(".gin") for name in args.model or ()]
@@ -81,7 +82,7 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []
     for size in args.batch_size:
-        count = max(size, extent.sentences) if extent.sentences > 0 else extent.sentences  # at least one batch
+        count = max(size, extent.sentences)  # at least one batch
         timed = test_set
         if random:
             drawn = benchmark.drawn_lengths(args.data, args.split, count) if args.data else None

@@ -62,8 +62,13 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
     [
         ("--model a=b.gin {model}", "give either gin files, or models"),
         ("--steps 3", "--steps needs --gin_file"),
-        ("--model {model} {test}", "needs 64 sentences, got 20"),
-        ("--model {model} {test} --set sentences=4 --batch_size 4 --set repeats=0", "repeats"),
+        ("--model {model} {test}", "needs 64 sentences, got 20 with text: lower batch_size and sentences"),
+        (
+            "--model {model} {test} --set sentences=4 --batch_size 4 --set repeats=0",
+            "repeats must be at least 1, got 0",
+        ),
+        ("--model {model} {test} --set sentences=3 --batch_size 1 0", "--batch_size must be at least 1, got 0"),
+        ("--model {model} {test} --set sentences=0 --batch_size 8", "sentences must be at least 1, got 0"),
     ],
 )
 def test_wrong_options_are_refused(built, short, capsys, options, words):

@@ -50,7 +50,8 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
     checks.counts(1, sentences=sentences)
     with_text = [i for i, source in enumerate(test_set.sources) if source.strip()]
     if sentences > len(with_text):
-        raise PadirError(f"the benchmark needs {sentences} sentences, got {len(with_text)} with text: ask for fewer")
+        what = f"the benchmark needs {sentences} sentences, got {len(with_text)} with text"
+        raise PadirError(what, remedy="lower batch_size and sentences")
     drawn = np.random.RandomState(seed).choice(with_text, sentences, replace=False).tolist()
     return [
         TimedBatch(tuple(test_set.sources[i] for i in part), tuple(test_set.references[i] for i in part))
@@ -73,7 +74,8 @@ def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.
     """
     length_N2 = split_lengths(folder, split)
     if not 1 <= sentences <= len(length_N2):
-        raise PadirError(f"the benchmark needs {sentences} lengths, but {folder} has {len(length_N2)}: ask for fewer")
+        what = f"the benchmark needs {sentences} lengths, but {folder} has {len(length_N2)}"
+        raise PadirError(what, remedy="lower batch_size and sentences")
     return length_N2[np.random.RandomState(seed).choice(len(length_N2), sentences, replace=False)]
 
 
