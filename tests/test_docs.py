@@ -20,15 +20,27 @@ def pages():
         pytest.skip("needs a checkout with docs/")
 
 
-def test_the_snippets_of_the_cookbook_run(tokenizer, monkeypatch):
+def run_snippets(page, tokenizer, monkeypatch):
+    """The names that a page's snippets make with a model like the one that comes with padir."""
     made = random_translator(tokenizer, dual=True)
-    card = dataclasses.replace(made.card, decoding={"beam": 1, "num_lengths": 3})  # as the model that comes with padir
+    card = dataclasses.replace(made.card, decoding={"beam": 1, "num_lengths": 3})
     translator = padir.Translator(made.params, card, tokenizer)
     monkeypatch.setattr(padir.Translator, "load", lambda *_, **__: translator)
-    names = {"__name__": "cookbook"}
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "cookbook.md").read_text(), re.DOTALL | re.MULTILINE)
+    names = {"__name__": "page"}
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
     for block in blocks:
-        exec(compile(block, "docs/cookbook.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_the_snippet_of_a_strategy_runs(tokenizer, monkeypatch, capsys):
+    names = run_snippets("examples/strategies/README.md", tokenizer, monkeypatch)
+    assert names["options"].mode == "refine" and len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_snippets_of_the_cookbook_run(tokenizer, monkeypatch):
+    names = run_snippets("docs/cookbook.md", tokenizer, monkeypatch)
     assert len(names["translations"]) == len(names["table"]["en"]) == 2
     assert names["refined"].passes_B.tolist() == [3, 3]
 
