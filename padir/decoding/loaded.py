@@ -49,12 +49,14 @@ class LoadedModel:
 
     Attributes:
       read_table: gives the model's bigrams, always the same object, which the sides of a model share; None for none.
+      origin: the model that this is a side of; None for the model itself.
     """
 
     params: Any
     card: ModelCard
     tokenizer: Tokenizer
     read_table: Callable[[], BigramScore] | None = None
+    origin: LoadedModel | None = None
 
     @property
     def table(self) -> BigramScore:
@@ -108,24 +110,27 @@ class LoadedModel:
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def side(self, mode: str, precision: str | None = None) -> LoadedModel:
-        """The model for a mode of `padir.options.MODES` and a precision; each is made once and kept.
+        """The model for a mode of `padir.options.MODES` and a precision, by default its own; each is made once.
 
         int8 rounds the weights to 8 bits. A sentence's translation may then depend on its batch, because a difference
         in the last bits can change the rounding of an activation. bfloat16 is for weights and activations; softmax,
         logits and the length head stay float32.
         """
-        key = mode != "refine", precision
+        precision = precision or self.precision
+        if self.origin is not None:
+            return self.origin.side(mode, precision)
+        key = mode, precision
         if key not in self._sides:
             made = self._in_precision(precision) if mode == "refine" else self.side("refine", precision)
             if mode != "refine" and not made.card.config.causal:  # the autoregressive side of a dual model
                 config = made.card.config.as_causal()
                 card = dataclasses.replace(made.card, config=config, corruption=None, strategy=None)
-                made = dataclasses.replace(made, card=card)
+                made = dataclasses.replace(made, card=card, origin=self)
             self._sides[key] = made
         return self._sides[key]
 
     @functools.cached_property
-    def _sides(self) -> dict[tuple[bool, str | None], LoadedModel]:
+    def _sides(self) -> dict[tuple[str, str], LoadedModel]:
         return {}
 
     def reader(self, task: str) -> LoadedModel:
@@ -143,18 +148,18 @@ class LoadedModel:
         """True if the model can read finished sentences, and so align words."""
         return self.card.config.dual or self.card.config.geometry.is_sentence
 
-    def _in_precision(self, precision: str | None) -> LoadedModel:
-        if precision in (None, self.card.config.dtype):
+    def _in_precision(self, precision: str) -> LoadedModel:
+        if precision == self.precision:
             return self
         if precision == "int8":
-            return dataclasses.replace(self, params=jax.jit(quantise)(self.params))
+            return dataclasses.replace(self, params=jax.jit(quantise)(self.params), origin=self)
         card = dataclasses.replace(self.card, config=dataclasses.replace(self.card.config, dtype=precision))
 
         def rounded(path, leaf):  # the length head and the rejecter head stay in float32
             return leaf.astype(jnp.bfloat16) if {*KEPT}.isdisjoint(key.key for key in path) else leaf
 
         params = self.params if precision == "float32" else jax.tree_util.tree_map_with_path(rounded, self.params)
-        return dataclasses.replace(self, params=params, card=card)
+        return dataclasses.replace(self, params=params, card=card, origin=self)
 
     def written_ids(self, source_BS: np.ndarray, shortlist: Shortlist | None) -> np.ndarray | None:
         """The ids that a shortlist allows for a batch; None: all ids."""

@@ -57,8 +57,10 @@ class Refiner:
     shapes: Shapes = Shapes()
 
     def __post_init__(self):
-        if self.decoding.mode != "refine":
-            raise PadirError("a Refiner needs resolved options of the mode refine", got=self.decoding.mode)
+        decoding = self.decoding
+        if decoding.mode != "refine" or decoding.strategy is None or decoding.canvas is None:
+            what = "a Refiner needs options that are resolved for the mode refine"
+            raise PadirError(what, remedy="take translator.resolved(decoding.changed(mode='refine'))")
 
     @property
     def most_hypotheses(self) -> int:

@@ -13,8 +13,10 @@ from padir import Translation, Translator
 from padir.decoding import Writer
 from padir.decoding.hypothesis import Hypothesis
 from padir.decoding.ranker import RULES, MinimumBayesRisk, Ranker, Rescore, ranker_of
+from padir.decoding.refiner import Refiner
 from padir.decoding.writer import Written
 from padir.interop.ctranslate2 import in_ctranslate2
+from padir.options import MODES
 from padir.refinement import Mask, MaskPredict
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]
@@ -198,3 +200,22 @@ def test_a_rule_does_not_depend_on_the_batch_or_the_order_of_the_list(tokenizer,
     for own, result in zip(translator.translate(TEXTS, **how), together, strict=True):
         assert {each.text for each in own.candidates} == {each.text for each in result.candidates}
         assert result.score == result.candidates[0].score
+
+
+def test_a_refiner_needs_options_that_are_resolved_for_it(tokenizer):
+    translator = CASES["dual"].translator(tokenizer)
+    search = translator.resolved(translator.decoding.changed(mode="causal"))
+    for options in (search, search.changed(mode="refine"), translator.decoding):
+        refuses(Refiner, "resolved for the mode refine ... translator.resolved", translator.loaded, options)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_each_side_of_a_model_is_made_once(tokenizer, precision):
+    loaded = CASES["dual"].translator(tokenizer).loaded
+    refines, causal = (loaded.side(mode, precision) for mode in MODES)
+    assert causal.card.config.causal and not refines.card.config.causal
+    assert {refines.precision, causal.precision} == {precision}
+    for side in (refines, causal):
+        assert side.side("refine") is refines and side.side("causal") is causal
+        assert side.side("refine", "float32") is loaded
+    assert loaded.side("causal") is loaded.side("causal", "float32")
