@@ -289,8 +289,8 @@ class TestWrongTypes:
             (ModelConfig, "ModelConfig.mlp_activations='relu'", "mlp_activations must be a tuple"),
             (Decoding, "Decoding.num_lengths='x'", "num_lengths must be a whole number"),
             (Uniform, "Uniform.rate='x'", "rate must be a number, got 'x'"),
-            (Decoding, "Decoding.strategy=3", "Strategy ... got 3: give an instance (in gin @Name"),
-            (TrainConfig, "Objective.corruption=mask", "Corruption, got 'mask': give an instance (in gin @Name"),
+            (Decoding, "Decoding.strategy=3", "Strategy ... got 3: give an instance ... (in gin @Name"),
+            (TrainConfig, "Objective.corruption=mask", "Corruption, got 'mask': give an instance ... (in gin @Name"),
         ],
     )
     def test_are_told(self, item, binding, message):

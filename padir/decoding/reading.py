@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +15,7 @@ from padir.decoding.ranker import Ranker
 from padir.decoding.scoring import read_again
 from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
 from padir.decoding.writer import Shapes, Written
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 
 
 def read(
@@ -35,7 +37,11 @@ def read(
       ranker: the rule that chooses; a sentence with a single hypothesis keeps the writer's score.
       n_best: most candidates to list.
       batch_size, shapes: the ones that the batch was written with.
+
+    Raises:
+      PadirError: a writer or a rule of somebody else's does not keep its contract.
     """
+    _check(written, len(sources), loaded.card.ids.vocab_size)
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
     ranks = [[each.score if each.rank is None else each.rank for each in own] for own in hypotheses]
@@ -51,9 +57,7 @@ def read(
                     each._replace(text=text_of(loaded.tokenizer, each.tokens, source)) for each in hypotheses[b]
                 ]
         texts = [sources[b].text for b in several]
-        ranked = ranker(texts, [hypotheses[b] for b in several], target_language=loaded.card.target_language)
-        if list(map(len, ranked)) != [len(hypotheses[b]) for b in several] or np.isnan(np.concatenate(ranked)).any():
-            raise PadirError(f"the rule {ranker}", "a score of each hypothesis of each sentence, no NaN", ranked)
+        ranked = _ranked(ranker, texts, [hypotheses[b] for b in several], loaded.card.target_language)
         for b, own in zip(several, ranked, strict=True):
             scores[b] = own
             ranks[b] = own
@@ -61,6 +65,39 @@ def read(
         _best(loaded, source, own, of_source, rank, n_best=n_best, number=written.searched or len(own))
         for source, own, of_source, rank in zip(sources, hypotheses, scores, ranks, strict=True)
     ]
+
+
+def _check(written: Written, sentences: int, vocab_size: int) -> None:
+    """Refuses what is no `Written` of so many sentences, and hypotheses that cannot be read or compared."""
+    if not isinstance(written, Written):
+        raise PadirError("Writer.write gives no padir.decoding.writer.Written", got=type(written))
+    counts = [*map(len, written.hypotheses)]
+    if len(counts) != sentences or 0 in counts:
+        expected = f"at least one hypothesis for each of {sentences} sentences"
+        raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
+    for each in itertools.chain(*written.hypotheses):
+        if not math.isfinite(each.score):
+            raise PadirError("the score of a writer's hypothesis", "a finite number", each.score)
+        if len(each.tokens) and not 0 <= min(each.tokens) <= max(each.tokens) < vocab_size:
+            raise PadirError("the tokens of a writer's hypothesis", f"ids below {vocab_size}", each.tokens)
+
+
+def _ranked(
+    ranker: Ranker, sources: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]], target_language: str
+) -> list[list[float]]:
+    """The rule's scores."""
+    remedy = "(sources, hypotheses, *, target_language) gives a list for each source, a score for each hypothesis"
+    try:
+        scores = ranker(sources, hypotheses, target_language=target_language)
+        ranked = [[float(score) for score in own] for own in scores]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, PadirError):
+            raise
+        raise PadirError(f"the rule {ranker} fails ({first_line(error)})", remedy=remedy) from error
+    if [*map(len, ranked)] != [*map(len, hypotheses)] or any(map(math.isnan, itertools.chain(*ranked))):
+        expected = "a score of each hypothesis of each sentence, no NaN"
+        raise PadirError(f"what the rule {ranker} gives", expected, ranked[:1], remedy)
+    return ranked
 
 
 def _best(

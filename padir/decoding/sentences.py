@@ -175,7 +175,11 @@ class SentenceTranslator:
     def writer(self, decoding: Decoding, *, trace: bool = False) -> Writer:
         """The writer for resolved options; `trace` keeps every step of the drafts (`make_writer`)."""
         check_process()
-        return self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
+        writer = self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
+        if not isinstance(writer, Writer):
+            what = "the function of with_writer must give a Writer, with most_hypotheses and write"
+            raise PadirError(what, got=type(writer))
+        return writer
 
     def refiner(self, decoding: Decoding, *, trace: bool = False) -> Refiner:
         """The writer for resolved options of the mode "refine".

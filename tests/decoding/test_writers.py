@@ -9,7 +9,7 @@ import pytest
 from support.refusals import refuses
 from support.tiny_model import random_translator, same
 
-from padir import Translation, Translator
+from padir import Decoding, Translation, Translator
 from padir.decoding import Writer
 from padir.decoding.hypothesis import Hypothesis
 from padir.decoding.ranker import RULES, MinimumBayesRisk, Ranker, Rescore, ranker_of
@@ -219,3 +219,79 @@ def test_each_side_of_a_model_is_made_once(tokenizer, precision):
         assert side.side("refine") is refines and side.side("causal") is causal
         assert side.side("refine", "float32") is loaded
     assert loaded.side("causal") is loaded.side("causal", "float32")
+
+
+GOOD = Hypothesis([5, 6], score=-1.0, log_prob=-2.0, counted=2, passes=1)
+BAD = GOOD._replace(score=-2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A user's writer, which gives always the same."""
+
+    written: Any
+    most_hypotheses: int = 2
+
+    def write(self, sources):
+        return self.written
+
+
+WRONG_WRITERS = [
+    (Given(Written([[GOOD]])), "at least one hypothesis for each of 2 sentences, got [1]"),
+    (Given(Written([[GOOD], []])), "at least one hypothesis for each of 2 sentences, got [1, 0]"),
+    (Given([[GOOD], [GOOD]]), "Writer.write gives no padir.decoding.writer.Written, got <class 'list'>"),
+    (Given(Written([[GOOD], [GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
+    (Given(Written([[GOOD], [GOOD._replace(tokens=[5, 10**6])]])), "the tokens ... ids below ... got [5, 1000000]"),
+    (Given(Written([[GOOD], [GOOD._replace(tokens=[-1])]])), "the tokens ... ids below ... got [-1]"),
+    (None, "with_writer must give a Writer ... got <class 'NoneType'>"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("writer", "words"), WRONG_WRITERS)
+def test_a_wrong_writer_is_named(tokenizer, writer, words):
+    translator = CASES["one draft"].translator(tokenizer).with_writer(lambda *_, **__: writer)
+    refuses(translator.translate, words, ["eins", "zwei"])
+
+
+class Rule:
+    """A user's rule, which gives always the same."""
+
+    needs = frozenset()
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def __repr__(self):
+        return "my rule"
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        return self.scores
+
+
+class Forgetful(Rule):
+    def __call__(self, sources, hypotheses):
+        return [[0.0] * len(row) for row in hypotheses]
+
+
+SHAPE = "(sources, hypotheses, *, target_language) gives a list for each source"
+WRONG_RULES = [
+    (Rule(None), f"the rule my rule fails ('NoneType' object is not iterable): {SHAPE}"),
+    (Rule([1.0, 2.0]), f"the rule my rule fails ('float' object is not iterable): {SHAPE}"),
+    (Rule("ab"), f"the rule my rule fails ... {SHAPE}"),
+    (Rule([[1.0, 2.0]]), f"what the rule my rule gives ... got [[1.0, 2.0]]: {SHAPE}"),
+    (Rule([[1.0, 2.0], [1.0, float("nan")]]), "a score of each hypothesis of each sentence, no NaN"),
+    (Forgetful(None), f"the rule my rule fails ... target_language ... {SHAPE}"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("rule", "words"), WRONG_RULES)
+def test_a_wrong_rule_is_named(tokenizer, rule, words):
+    writer = Given(Written([[GOOD, BAD], [GOOD, BAD]]))
+    translator = CASES["one draft"].translator(tokenizer).with_writer(lambda *_, **__: writer)
+    refuses(translator.translate, words, ["eins", "zwei"], rerank=rule)
+
+
+def test_a_rule_without_needs_is_refused():
+    refuses(Decoding, "rerank must be a Ranker or a string ... instance with needs", rerank=lambda *_, **__: [])
