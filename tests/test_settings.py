@@ -1,6 +1,7 @@
 """Every number and name of a setting has its range: what lies just outside is refused by name, and the ends are not."""
 
 import math
+import re
 
 import pytest
 from support.refusals import refuses
@@ -9,7 +10,10 @@ from padir import Sharding
 from padir.data import Batching, LengthLimits
 from padir.data.toy import ToyDeEn
 from padir.decoding import Beam, CausalScore, Decoding, MinimumBayesRisk, Sampling
+from padir.decoding.options import DecodingOptions
+from padir.interop.options import EXPORTED
 from padir.models.config import ModelConfig
+from padir.options import OPTIONS
 from padir.refinement import Glat, Mask, MaskRange, SampledUnroll, Uniform
 from padir.refinement import strategies as s
 from padir.training import Averaging, Causal, Cosine, Intervals, NotFinite, Objective, Sum, TrainConfig
@@ -71,7 +75,9 @@ RANGES = [
     (CausalScore, "length_normalization", *FREE),
     (MinimumBayesRisk, "utility", ["ter"], ["bleu"]),
     *((Decoding, name, *COUNT) for name in ("num_steps", "batch_size", "num_lengths", "num_drafts", "beam")),
-    *((Decoding, name, *FREE) for name in ("length_normalization", "temperature", "length_penalty")),
+    (Decoding, "prefix_beam", *COUNT),
+    *((Decoding, name, [-1, 2**31], [0]) for name in ("n_best", "seed")),
+    *((Decoding, name, *FREE) for name in ("length_normalization", "temperature", "length_penalty", "blank_penalty")),
     *((LengthLimits, name, [1], [2]) for name in ("max_source_tokens", "max_target_tokens")),
     (LengthLimits, "max_length_ratio", [0.5], [1.0]),
     (ToyDeEn, "num_test", [0], [1]),
@@ -87,3 +93,12 @@ def test_ranges(cls, name, refused, allowed):
         assert error.what.rpartition(".")[2] == name and repr(error.got) in repr(value)
     for value in allowed:
         cls(**{name: value})
+
+
+def test_every_decoding_option_is_described_typed_and_has_a_range():
+    attributes = (Decoding.__doc__ or "").partition("Attributes:")[2].partition("\n\n")[0]
+    described = re.findall(r"^ {6}(\w+): ", attributes, re.MULTILINE)
+    assert described == [*DecodingOptions.__annotations__] == [*OPTIONS]
+    numbers = {name for name, option in OPTIONS.items() if option.kind in (int, float)}
+    assert numbers - {name for cls, name, *_ in RANGES if cls is Decoding} == set()
+    assert EXPORTED <= OPTIONS.keys()

@@ -232,7 +232,8 @@ class Decoding:
         return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
 
 
-assert {field.name for field in dataclasses.fields(Decoding)} == OPTIONS.keys(), "a field for each row of the table"
+_differ = {field.name for field in dataclasses.fields(Decoding)} ^ OPTIONS.keys()
+assert not _differ, f"a row of the table without a field, or a field without a row: {sorted(_differ)}"
 
 
 def unknown(name: str) -> PadirError:

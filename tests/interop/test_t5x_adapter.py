@@ -17,7 +17,7 @@ from support.refusals import refuses
 from support.small_corpus import Listed, Numbers
 
 from padir.data.plan import Batching
-from padir.decoding import Decoding, MinimumBayesRisk
+from padir.decoding import Decoding
 from padir.decoding.translation import clean
 from padir.interop import seqio_tasks as tasks
 from padir.interop.t5x.checkpoint import read, write
@@ -267,7 +267,7 @@ def test_what_t5x_cannot_carry_out_is_refused(vocab_path):
     for call, words in (
         (lambda: refinement_model(vocab_path, causal), "autoregressive models of its own"),
         (lambda: refinement_model(vocab_path, objective=unequal), "Glat with equal start and end"),
-        (lambda: refinement_model(vocab_path, decoding=Decoding(rerank=MinimumBayesRisk())), "rerank must be 'own'"),
+        (lambda: refinement_model(vocab_path, decoding=Decoding(rerank="mbr")), "rerank cannot be exported"),
         (lambda: refinement_model(vocab_path, languages="german"), "two codes with a hyphen"),
         (lambda: model.score_batch({}, {}), "refines drafts"),
         (lambda: model._compute_logits({}, {}), "refines drafts"),

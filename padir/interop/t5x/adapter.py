@@ -45,6 +45,7 @@ from padir.decoding.refine_batch import DraftInputs, Drafts, RefineOptions, enco
 from padir.decoding.translation import packed_without_repeats
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
+from padir.interop.options import EXPORTED, check_exported
 from padir.interop.prepared_tasks import register_prepared
 from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.exchange import write_description
@@ -159,12 +160,7 @@ class RefinementModel(BaseTransformerModel):
                 f"{objective.transition} depends on the progress of training, which T5X does not pass to a model",
                 remedy="choose a constant transition, such as Glat with equal start and end",
             )
-        of_text = decoding.shortlist is not None or decoding.n_best or decoding.placeholders or decoding.precision
-        if of_text or decoding.fusion is not None or decoding.ranker is not None:
-            raise PadirError(
-                "T5X decodes batches of ids in ModelConfig.dtype: Decoding.rerank must be 'own', n_best 0, and"
-                " placeholders, precision, fusion and shortlist must not be set; use `padir translate` for other values"
-            )
+        check_exported(decoding, EXPORTED - {"rerank", "precision"})  # it decodes ids, in ModelConfig.dtype
         languages_of = languages.split("-")
         if len(languages_of) != 2:
             raise PadirError(f"languages must be two codes with a hyphen, such as de-en, got {languages!r}")
