@@ -20,6 +20,7 @@ from padir.errors import PadirError
 from padir.evaluation.evaluation import TestSet
 from padir.evaluation.systems import Row
 from padir.models.directory import name_and_fields
+from padir.options import OPTIONS
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
 from padir.storage.files import parsed_json
@@ -59,16 +60,18 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
-    if row.causal:
-        names = ("strategy", "canvas", *_NUMBERS, "oracle_lengths")
-        rerank = _describe_rerank(row.decoding) if row.decoding.ranker else None
-        return {**dict.fromkeys(names), "rerank": rerank, "drop_repeats": False}
     decoding = row.decoding
+    mode = "causal" if row.causal else "refine"
+    numbers = {name: getattr(decoding, name) if mode in OPTIONS[name].modes else None for name in _NUMBERS}
+    if row.causal:
+        rerank = _describe_rerank(decoding) if decoding.ranker else None
+        none = dict.fromkeys(("strategy", "canvas", "oracle_lengths"))
+        return {**none, **numbers, "rerank": rerank, "drop_repeats": False}
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
-        **{name: getattr(decoding, name) for name in _NUMBERS},
+        **numbers,
         "drop_repeats": decoding.drops_repeats,
         "rerank": _describe_rerank(decoding),
         "oracle_lengths": row.oracle_lengths,
@@ -183,8 +186,10 @@ def system_columns(rows: Rows) -> list[str]:
 
 def label(row: RowDict, rows: Rows) -> str:
     """Name a row among others in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "T={}"} | {c: f"{c} {{}}" for c in ("lengths", "shortlist")}
-    return ", ".join(words.get(c, "{}").format(SYSTEM[c](row)) for c in system_columns(rows))
+    words = {"hypotheses": "{} hyp.", "steps": "T={}"}
+    words |= {c: f"{c} {{}}" for c in ("lengths", "shortlist", "drop_repeats")}
+    columns = [c for c in system_columns(rows) if c != "drop_repeats" or not row.get("causal")]
+    return ", ".join(words.get(c, "{}").format(SYSTEM[c](row)) for c in columns)
 
 
 def cell(row: RowDict, metric: str) -> str:

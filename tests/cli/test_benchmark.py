@@ -34,7 +34,7 @@ def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
     )
     found, _ = results(capsys, tmp_path / "x.json", command)
     rows = [(row["model"], row["num_drafts"], row["scores"]["tokens"]["value"]) for row in found["rows"]]
-    assert rows == [("ar, int8", None, 7), ("padir, int8", 2, 7)]
+    assert rows == [("ar, int8", 1, 7), ("padir, int8", 2, 7)]
     memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in found["rows"]]
     assert memory[0] is None and memory[1] > 0
 

@@ -12,7 +12,7 @@ from support.refusals import refuses
 from padir.decoding import Decoding, MinimumBayesRisk, Shortlist
 from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_csv, to_markdown
 from padir.evaluation.report import cells
-from padir.evaluation.rows import system_columns
+from padir.evaluation.rows import label, system_columns
 from padir.metrics.scores import Score
 from padir.refinement import Mask, MaskPredict, Padir, Uniform
 
@@ -36,7 +36,9 @@ def test_json_says_how_it_was_decoded():
     expected = {"num_lengths": 5, "num_drafts": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert (expected | {"length_window": True}).items() <= described.items()
     assert described["scores"]["bleu"] == {"value": 30.0, "signature": "tok:13a"}
-    assert row(causal=True)["num_steps"] is None and row(causal=True)["strategy"] is None
+    sampled = row(causal=True, temperature=0.5, num_drafts=3)
+    assert sampled["num_steps"] is None and sampled["strategy"] is None
+    assert sampled["num_drafts"] == sampled["search"]["size"] == 3  # an option of both modes
 
 
 def test_only_columns_that_differ_are_shown():
@@ -61,6 +63,14 @@ def test_every_table_says_whether_repeats_were_dropped():
         columns, lines = cells(rows)
         assert [line[columns.index("drop_repeats")] for line in lines] == ["yes", "no"]
         assert "drop_repeats:" not in paper_tables(rows)
+
+
+def test_a_line_about_a_search_says_nothing_of_repeats():
+    rows = [row(), row("ar", causal=True, beam=1)]
+    assert [label(each, rows) for each in rows] == [
+        "m, padir, drop_repeats yes, 1 hyp., T=4",
+        "ar, beam(size=1), 1 hyp., T=N",
+    ]
 
 
 def test_settings_that_are_not_the_default_are_named():
