@@ -61,6 +61,7 @@ _MOST_BYTES = 32_768  # of a gin file
 _MOST_VALUES = 10_000  # of a macro with the macros in it
 _MOST_LEVELS = 100  # of lists in lists, of macros and of scopes; gin calls itself for each
 _MOST_FILES = 100
+_IMPORT = "import its module in the file, and give --allow_imports MODULE"
 _overrides: list[str] = []  # names of the bindings that the command line gave
 _files: list[str] = []  # that were read, included ones, too
 _asked: set[str] = set()  # parameters that `argument` was asked for, and macros that `macro` was asked for
@@ -150,7 +151,7 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
     gin.config._LOCATION_PREFIXES[1:] = folders  # gin only adds folders, and an earlier call's would stay
     with _guarded(allow_imports):
         for file in files:
-            _parse(f"--gin_file {file}", [file], [])
+            _parse(f"the gin file {file}", [file], [])
         _parse("", [], [_quoted(binding) for binding in bindings])
     _check_references()
     try:
@@ -236,19 +237,22 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
     try:
         gin.parse_config_files_and_bindings(files, bindings, finalize_config=False)
     except OSError as error:
-        raise PadirError(f"{name}: a gin file is missing: {str(error).splitlines()[0]}") from error
-    except (SyntaxError, UnicodeDecodeError, tokenize.TokenError) as error:
-        # Of the three errors only SyntaxError has a line number, and it has the text of the line, too.
+        raise PadirError(f"a gin file is missing: {_explain(str(error)).partition('. Searched')[0]}") from error
+    except UnicodeDecodeError as error:
+        raise PadirError(f"{name} is not UTF-8", remedy="convert it with iconv") from error
+    except (SyntaxError, tokenize.TokenError) as error:
+        # Of the two errors only SyntaxError has a line number, and it has the text of the line, too.
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         if isinstance(error, SyntaxError) and error.filename in files:  # an included file may be none of the user's
             line += f": {(error.text or '').strip()!r}"
         reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
-        raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error
+        remedy = "write NAME.PARAMETER = VALUE, where VALUE is a number, a quoted text, a list, @NAME() or %MACRO"
+        raise PadirError(reason, remedy=remedy) from error
     except RecursionError:
         raise PadirError(f"{name or 'a value'} is nested too deeply: make it shorter") from None
     except (ValueError, TypeError, ImportError, AttributeError, NameError) as error:
         message = _explain(str(error))
-        told = isinstance(error, PadirError) or "In file" in message or not name
+        told = isinstance(error, PadirError) or "In file" in str(error) or not name
         raise PadirError(message if told else f"{name}: {message}") from error
 
 
@@ -353,18 +357,22 @@ def _quoted(binding: str) -> str:
 
 
 def _explain(message: str) -> str:
-    """Message of gin in one line, with the nearest known name."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    first = " ".join(lines[:4])  # the files that include this one follow
+    """Message of gin in one line: its file and line, what is wrong, and the nearest known name."""
+    what = " ".join(re.split(r"\s+In (?:file|bindings string) ", message)[0].split()).rstrip(".")
+    place = re.search(r'In file "(.*)", line (\d+)', message)  # the files that include this one follow
+    first = f"{place[1]}, line {place[2]}: {what}" if place else what
     if match := re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message):
         module, _, name = match.group(1).split("/")[-1].rpartition(".")
         if module and name in _REGISTERED:
             return f"{first}: write {name}, without {module} in front"
-        return f"{first}: {nearest(name, list(_REGISTERED))}"
+        return f"{first}: {_IMPORT if module else nearest(name, list(_REGISTERED))}"
+    if "was not provided by an import statement" in what:
+        return f"{first}: {_IMPORT}"
+    if "No module named" in what:
+        return f"{first}: put the module's folder on PYTHONPATH"
     if match := re.search(r"No bindings specified for '([^']+)/gin.macro'", message):
         return f"%{match[1]} is used, but nothing sets {match[1]}: add --gin.{match[1]}=VALUE"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
-        name = match.group(1).split(".")[-1]
-        known = [p for item in CONFIGURABLES if _name(item) == name for p in inspect.signature(item).parameters]
-        return f"{first}: {nearest(match.group(2), known)}"
+        item = cast(Any, gin.config._REGISTRY.get_match(match[1])).wrapped
+        return f"{first}: {nearest(match[2], inspect.signature(item).parameters)}"
     return first

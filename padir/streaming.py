@@ -41,7 +41,8 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
         except UnicodeDecodeError as error:
             line = raw.decode("utf-8", errors="replace")
             if not cut or error.start < len(raw) - 3:  # otherwise the cut went through a character
-                warn(f"{where} {number} is not UTF-8 (byte {error.start + 1}): what cannot be read became U+FFFD")
+                became = "what cannot be read became U+FFFD; convert the text with iconv"
+                warn(f"{where} {number} is not UTF-8 (byte {error.start + 1}): {became}")
         if odd := _ODD.search(line):
             warn(f"{where} {number} holds {odd[0]!r}: it is taken as ordinary text")
         yield line

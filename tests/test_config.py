@@ -190,7 +190,7 @@ class TestClassesOfOnesOwn:
 
     def test_a_name_that_is_not_imported_is_told(self, tmp_path):
         file = write(tmp_path, "from __gin__ import dynamic_registration\nDecoding.num_steps = 7\n")
-        words = "'Decoding' was not provided by an import statement ... line 2"
+        words = "some.gin, line 2: 'Decoding' was not provided by an import statement: import its module"
         refuses(config.parse, words, [file], allow_imports=["my_strategies"])
 
 
@@ -227,7 +227,7 @@ class TestImports:
         if allowed and "harmful" not in text:
             return  # with a module of the user's own a file is a program, which may use padir's modules
         file = write(tmp_path, text)
-        words = "` runs code ... add --allow_imports ... some.gin"
+        words = "some.gin, line ... ` runs code ... add --allow_imports"
         refuses(config.parse, words, [file], allow_imports=allowed)
         outer = write(tmp_path, f'include "{file}"\n', "outer.gin")
         for files, bindings in (([outer], []), ([], [f"SIZE=1\n{text}"])):
@@ -409,7 +409,26 @@ class TestWrongNames:
 
     def test_in_a_file_the_line_is_told(self, tmp_path):
         file = write(tmp_path, "ModelConfig.width = 8\nModelConfig.headz = 2\n")
-        refuses(config.parse, "headz ... some.gin ... line 2 ... did you mean 'heads'?", [file])
+        refuses(config.parse, "some.gin, line 2: ... headz ... did you mean 'heads'?", [file])
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (b"# K\xf6ln\n", "some.gin is not UTF-8: convert it with iconv"),
+            (
+                b"Decoding.seed = four\n",
+                "some.gin cannot be read ... line 1 ... where VALUE is a number, a quoted text",
+            ),
+            (b"Decoding.rerank = @mine.Rule()\n", "'@mine.Rule()': import its module in the file, and give --allow_im"),
+            (b"import mine_of_nowhere\n", "'mine_of_nowhere': put the module's folder on PYTHONPATH"),
+            (b"import my_strategies\nmy_strategies.Mine.patienze = 3\n", "line 3: ... did you mean 'patience'?"),
+        ],
+    )
+    def test_what_to_do_is_told(self, tmp_path, text, message):
+        beginning = b"from __gin__ import dynamic_registration\n" if text.startswith(b"import") else b""
+        (tmp_path / "some.gin").write_bytes(beginning + text)
+        allowed = ["my_strategies", "mine_of_nowhere"]
+        refuses(config.parse, message, [str(tmp_path / "some.gin")], allow_imports=allowed)
 
     def test_a_missing_file(self):
         refuses(config.parse, "a gin file is missing: ... no_such.gin", ["no_such.gin"])

@@ -290,10 +290,10 @@ def source_of(args: argparse.Namespace) -> Source:
 
         with contextlib.suppress(TypeError):  # gin's error if it binds no names and languages
             return config.configured(ParallelText)()
-    raise PadirError(
-        "no corpus: give --task NAME, --recipe NAME, or --languages SRC-TGT with --train, --validation or --test files"
-        + (", or --data DIR, a prepared folder" if hasattr(args, "data") else "")
-    )
+    recipe = ", --recipe NAME" if hasattr(args, "recipe") else ""
+    data = ", or --data DIR, a prepared folder" if hasattr(args, "data") else ""
+    files = "--languages SRC-TGT with --train, --validation or --test files"
+    raise PadirError(f"no corpus: give --task NAME{recipe}, or {files}{data}")
 
 
 def _task_of(args: argparse.Namespace) -> Source:

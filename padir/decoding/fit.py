@@ -142,6 +142,7 @@ def resolve(
             expected = "False" if most is False else f"at most {most}"
             hypotheses = name in ("num_lengths", "prefix_beam")
             remedy = f"set {config.reading.several} for several hypotheses" if hypotheses else "leave it out"
+            remedy = "lower it" if name == config.reading.several else remedy
             raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
     if decoding.fusion is not None and config.reading.several != "prefix_beam":
         what = "fusion works in prefix beam search and in greedy search (beam=1)"

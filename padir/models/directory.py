@@ -113,10 +113,10 @@ def load_model(
         remedy = f"train one with `padir train`, or name one that comes with padir ({', '.join(PRETRAINED)})"
         raise PadirError(f"there is no model directory {folder}", remedy=remedy)
     if not os.path.isfile(folder / MANIFEST):
-        remedy = "it is incomplete, or no model directory"
+        cause, remedy = "it is incomplete, or no model directory", "give the folder of a finished training run"
         if (folder / "checkpoints").is_dir():
-            remedy = "its training run has not finished, run the same `padir train` again"
-        raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
+            cause, remedy = "its training run has not finished", "run the same `padir train` again"
+        raise PadirError(f"{folder} has no {MANIFEST}: {cause}", remedy=remedy)
     if not os.path.isfile(folder / "model.json") and "model.json" not in str(read_json(folder / MANIFEST)):
         other = "another folder of padir, such as prepared text or an export"
         raise PadirError(f"{folder} is no model directory but {other}")

@@ -66,7 +66,8 @@ class Manifest:
         """Reads a folder's manifest; `check` then compares the files with the manifest."""
         path = path_inside(folder, MANIFEST)
         if not os.path.isfile(path):
-            raise PadirError(f"{folder} has no {MANIFEST}: it is incomplete, or no folder of padir")
+            what = f"{folder} has no {MANIFEST}: it is incomplete, or no folder of padir"
+            raise PadirError(what, remedy="make it again, or give another folder")
         contents = read_json(path, _MOST_BYTES, remedy=cls.REMEDY)
         damaged = PadirError(f"{path} is damaged", remedy=cls.REMEDY)
         try:

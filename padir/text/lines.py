@@ -285,7 +285,7 @@ def lines_of(file: Reader, path: str | os.PathLike[str], *, verbatim: bool = Fal
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
-                what = f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line)"
+                what = f"{path}, line {number}: not UTF-8 (byte {error.start + 1}, {error.reason})"
                 raise PadirError(what, remedy="convert the file with iconv") from None
 
 

@@ -78,6 +78,10 @@ class TestReport:
         assert [r["p_value"] for r in found] == [None, 1.0] * 2
 
 
+def test_only_commands_that_have_recipes_name_them(built, capsys):
+    assert "no corpus: give --task NAME, or --languages" in refused(capsys, f"evaluate --model {built}/model")
+
+
 def test_score_writes_a_line_for_every_pair(built, causal, tmp_path, capsys):
     command = f"score --model {causal} --input {built}/validation.de --target {built}/validation.en"
     found, out = results(capsys, tmp_path / "results.json", command)

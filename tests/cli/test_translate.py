@@ -81,7 +81,7 @@ class TestTranslate:
         assert [i for i, line in enumerate(lines) if line == ""] == [1, 7]
         warnings = errors.splitlines()
         assert len(warnings) == 5 and all(line.startswith("padir: warning: line ") for line in warnings)
-        assert "line 3 is not UTF-8 (byte 6)" in errors
+        assert "line 3 is not UTF-8 (byte 6)" in errors and "iconv" in errors
         assert r"line 4 holds '\x00'" in errors and "line 5 holds '<extra_id_0>'" in errors
         assert r"line 7 holds '\x85'" in errors
         assert "line 6 is longer than the model takes" in errors
@@ -239,7 +239,7 @@ class TestRefused:
             ("--strategy guess", "no strategy is called 'guess': known are padir"),
             ("--gin_file no_such.gin", "a gin file is missing"),
             ("--gin_file configs", "there is no configuration 'configs'"),
-            ("--gin_file README.md", "--gin_file README.md cannot be read as gin configuration, line 3"),
+            ("--gin_file README.md", "the gin file README.md cannot be read as gin configuration, line 3"),
             ("--input no_such.txt", "cannot read --input no_such.txt (No such file or directory)"),
             ("--input .", "cannot read --input . (Is a directory)"),
             ("--length_normalization nan", "length_normalization must be in [0, 10], got nan"),
@@ -266,6 +266,9 @@ class TestRefused:
         model = shutil.copytree(built / "model", tmp_path / "model")
         (model / "manifest.json").unlink()
         (tmp_path / "w").write_text("weights?")
-        for name, words in (("model", "has no manifest.json: it is incomplete"), ("w", "there is no model directory")):
+        for name, words in (
+            ("model", "manifest.json: it is incomplete, or no model directory: give"),
+            ("w", "there is no model directory"),
+        ):
             assert words in refused(capsys, f"translate --model {tmp_path}/{name}")
         assert f"no model directory {tmp_path}/nowhere" in refused(capsys, f"translate --model {tmp_path}/nowhere")

@@ -39,7 +39,7 @@ def test_byte_order_mark_and_missing_last_newline(tmp_path):
         (b"1\n", b"1\n2\n3\n", "a.de has 1 lines but ... a.en has 3"),
         (b"", b"1\n", "a.de has 0 lines but ... a.en has 1"),
         (b"", b"", "a.de is empty"),
-        (b"1\nna\xefve\n", b"1\n2\n", "a.de, line 2: not UTF-8 ... at byte 2 ... iconv"),
+        (b"1\nna\xefve\n", b"1\n2\n", "a.de, line 2: not UTF-8 (byte 3, ... iconv"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, source, target, message):

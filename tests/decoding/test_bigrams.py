@@ -261,7 +261,10 @@ def test_what_has_no_table_or_no_search_is_refused(tokenizer, corpus):
     ]:
         with refused(words):
             model.translate(["eins"], fusion="bigrams", **how)
-    for wrong, words in {"trigrams": "fusion bigrams none", "bigrams:weigth=1.0": "weigth weight"}.items():
+    for wrong, words in {
+        "trigrams": "fusion bigrams none",
+        "bigrams:weigth=1.0": "'weigth' you mean 'weight'?",
+    }.items():
         with refused(words):
             Decoding(fusion=wrong)
     assert Decoding(fusion="none").fusion is None

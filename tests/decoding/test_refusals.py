@@ -109,7 +109,7 @@ OPTIONS = {
     ],
     "ctc": [
         ({"length_window": True}, "length_window ... False for a CTC model"),
-        ({"prefix_beam": 65}, "prefix_beam ... at most 64 for a CTC model, got 65"),
+        ({"prefix_beam": 65}, "prefix_beam ... at most 64 for a CTC model, got 65: lower it"),
         ({"num_lengths": 2}, "num_lengths ... at most 1 for a CTC model, got 2: set prefix_beam"),
         ({"prefix_beam": 2, "num_drafts": 2}, "prefix_beam ... 1 beside several num_drafts"),
         ({"drop_repeats": True}, "drop_repeats ... False"),

@@ -97,7 +97,7 @@ class TestModelDirectory:
         with refused("incomplete"):
             load_model(model_dir)
         (model_dir / "checkpoints").mkdir()
-        with refused("training run not finished, run same"):
+        with refused("training run not finished: run same"):
             load_model(model_dir)
 
     @pytest.mark.parametrize("name", [*MODEL_FILES, MANIFEST])

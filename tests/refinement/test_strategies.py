@@ -128,8 +128,8 @@ class TestCommandLine:
         ("text", "words"),
         [
             ("guess:tau=1", "no strategy called 'guess': known padir"),
-            ("threshold:tua=1", "'tua': tau: number = 0.9, final_tau: number or None = None"),
-            ("mask_predict:tau=1", "no hyperparameter 'tau': schedule: string or tuple = 'linear'"),
+            ("threshold:tua=1", "'tua' (it has tau: number = 0.9, final_tau: number or None = None, you mean 'tau'?"),
+            ("mask_predict:tau=1", "no hyperparameter 'tau' (it has schedule: string or tuple = 'linear')"),
             ("threshold:tau=high", "tau='high' wrong type"),
             ("threshold:tau=True", "tau=True wrong type"),
             ("constant:count=1.5", "count=1.5 wrong type constant count: whole number or None"),
@@ -244,5 +244,5 @@ class TestOneFile:
     def test_a_line_in_the_registry_is_enough(self, monkeypatch):
         monkeypatch.setitem(STRATEGIES, "left_to_right", LeftToRight)
         assert parse_strategy("left_to_right:count=3") == LeftToRight(3)
-        with refused("no hyperparameter 'number': count: whole number = 2"):
+        with refused("no hyperparameter 'number' (it has count: whole number = 2"):
             parse_strategy("left_to_right:number=3")

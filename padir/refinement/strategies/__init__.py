@@ -71,7 +71,7 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
     checked = dict(values)
     for field, value in values.items():
         if field not in texts:
-            raise PadirError(f"{name} has no hyperparameter {field!r}: it has {listed}")
+            raise PadirError(f"{name} has no hyperparameter {field!r} (it has {listed})", remedy=nearest(field, texts))
         if not fits(value, hints[field]):
             raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
         if type(value) is int and not isinstance(value, hints[field]):
