@@ -98,10 +98,12 @@ class Command:
     Attributes:
       add: adds the command's options to its parser; the command NAME has the function `NAME_options`.
       module: the module of `padir.cli` that has the command's `run_NAME`.
+      sends: True if --output is a folder that may be at an address (`padir.storage.remote.sent_folder`).
     """
 
     add: Callable[[Parser], None]
     module: str
+    sends: bool = False
 
     @property
     def name(self) -> str:
@@ -120,14 +122,14 @@ class Command:
 GROUPS = {
     "data": (
         Command(data.vocab_options, "making"),
-        Command(data.prepare_options, "making"),
+        Command(data.prepare_options, "making", sends=True),
         Command(data.shortlist_options, "making"),
-        Command(data.bigrams_options, "making"),
+        Command(data.bigrams_options, "making", sends=True),
     ),
     "train": (
         Command(train.train_options, "making"),
-        Command(train.average_options, "making"),
-        Command(train.distill_options, "making"),
+        Command(train.average_options, "making", sends=True),
+        Command(train.distill_options, "making", sends=True),
     ),
     "use": (
         Command(use.translate_options, "translating"),
@@ -169,7 +171,7 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
             command.add(one)
             if command.name != "t5x":  # whose two actions have parsers of their own
                 common_options(one)
-        one.set_defaults(module=command.module)
+        one.set_defaults(module=command.module, sends=command.sends)
     return parser
 
 

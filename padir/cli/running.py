@@ -20,9 +20,7 @@ from padir.reporting.patience import stop_signals, tell_of_compiling, told_of_st
 from padir.storage.files import check_local, check_writable, is_address, write_json
 from padir.storage.remote import RemoteFolder, Unreachable, fetched
 
-# Options that may be addresses, and commands whose --output may be one.
-_ADDRESSES = ("data", "model", "model_dir", "rerank")
-_SENDING = ("prepare", "distill", "average")
+_ADDRESSES = ("data", "model", "model_dir", "rerank")  # options that may be addresses
 _RESULTS = ("output", "json", "html")  # options that name files of results
 
 
@@ -97,18 +95,18 @@ def _check_results(args: argparse.Namespace) -> None:
                 tell(f"padir: {folder} does not exist, and will be made")
 
 
-def _words(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """The words of the command line with the names of their options; not sentences, which may look like addresses."""
-    for name, value in vars(args).items():
-        for word in value if isinstance(value, list) else [value]:
-            if isinstance(word, str) and name != "texts":
-                yield name, word
+def _paths(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The files and folders that the command line names, with the names of their options."""
+    for name, shape in args.paths.items():
+        value = getattr(args, name) or []
+        for path in value if isinstance(value, list) else [value]:
+            yield from ((name, f"{path}{end}") for end in ((".md", ".json") if shape == "NAME" else ("",)))
 
 
 def _check_inputs(args: argparse.Namespace) -> None:
     """Refuse files of results that are files of the command's input, or of other results."""
     taken: dict[str | tuple[int, int], str] = {}
-    for name, path in sorted(_words(args), key=lambda each: each[0] in _RESULTS):  # inputs first
+    for name, path in sorted(_paths(args), key=lambda each: each[0] in _RESULTS):  # inputs first
         if name not in _RESULTS and not os.path.isfile(path):
             continue
         first = taken.setdefault(os.path.realpath(path), name)
@@ -121,11 +119,11 @@ def _check_inputs(args: argparse.Namespace) -> None:
 
 def _check_addresses(args: argparse.Namespace) -> None:
     """Refuse addresses such as gs://bucket/run for options that take local files, and unknown addresses everywhere."""
-    for name, word in _words(args):
-        if name not in _ADDRESSES and not (name == "output" and args.command in _SENDING):
-            check_local(word)
-        elif is_address(word):
-            RemoteFolder.at(word)
+    for name, path in _paths(args):
+        if name not in _ADDRESSES and not (name == "output" and args.sends):
+            check_local(path)
+        elif is_address(path):
+            RemoteFolder.at(path)
 
 
 def _fetch(args: argparse.Namespace) -> None:

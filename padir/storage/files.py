@@ -43,8 +43,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
     Only folders that padir can fetch or send may be addresses (`padir.storage.remote`).
     """
     if is_address(path):
-        takers = "--data, --model, --model_dir, --rerank and, of prepare, distill and average, --output take addresses"
-        remedy = f"copy the file or folder to this machine; {takers}"
+        remedy = "copy the file or folder to this machine; only prepared folders, models and runs may be at addresses"
         raise PadirError("a local path is needed here", got=str(path), remedy=remedy)
 
 

@@ -286,6 +286,7 @@ def test_memory_of_a_million_lines_is_that_of_ten_thousand(model, tmp_path):
         "compare --languages de-en --target ref.txt in.txt a.tsv --json in.txt",
         "translate --output new.txt --json new.txt Haus",
         "translate --mode refine --output new.txt --html ./new.txt Haus",
+        "evaluate --model de_en --data data --metric known_words=in.txt --gin_file g.gin --json new.md --output new",
     ],
 )
 def test_no_file_of_results_replaces_another_one(command, tmp_path, monkeypatch, capsys):
@@ -297,3 +298,15 @@ def test_no_file_of_results_replaces_another_one(command, tmp_path, monkeypatch,
     assert "would replace the file of --" in refused(capsys, command)
     assert {name: Path(name).read_text() for name in files} == files
     assert not Path("new.txt").exists()
+
+
+def test_words_that_name_no_file_are_no_paths(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("translating", "test"):  # names of a module and of a split
+        Path(name).write_text("")
+    command = f"translate --model {model} --num_steps 1 --output translating"
+    status, _, errors = run(capsys, command, "--placeholders", "https://[^ ]+", "Siehe https://a.b.")
+    assert status == 0 and "https://a.b." in Path("translating").read_text(), errors
+    status, _, errors = run(capsys, f"translate --model {model} --num_steps 1", "--template", "gs:/ ___", "Haus")
+    assert status == 0, errors
+    assert "nowhere" in refused(capsys, "evaluate --model de_en --data nowhere --split test --output test")

@@ -244,6 +244,11 @@ class TestPrepared:
         got = [name for name in names(bucket, "get") if name.endswith("arrayrecord")]
         assert len(got) == len(set(got)) == 2
 
+    def test_a_model_with_a_table_of_bigrams_is_sent(self, bucket, tmp_path, capsys):
+        model, data = random_model_dir(tmp_path, max_length=8), prepared_numbers(tmp_path, Numbers(longest=5))
+        status, _, errors = run(capsys, f"bigrams --data {data} --model {model} --output gs://bucket/model")
+        assert status == 0 and (bucket.root / "bucket" / "model" / "bigrams.npz").exists(), errors
+
     def test_a_prepared_folder_is_sent_and_kept_or_refused_as_a_local_one(self, tokenizer, bucket, tmp_path):
 
         def write(**settings):

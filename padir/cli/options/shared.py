@@ -15,6 +15,7 @@ from padir.options import OPTIONS
 
 MODEL = "de_en"  # the default of --model
 CTRANSLATE2 = ("float32", "int8")
+_PATHS = ("FILE", "DIR", "[NAME=]DIR", "CONFIG", "HOW")  # forms of options that name files or folders
 SENTINELS = {"num_sentinels": "number of sentinel ids on top of the pieces"}
 
 
@@ -33,7 +34,7 @@ def settings_option(parser: argparse.ArgumentParser, owners: dict[str, dict[str,
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has: gin files, bindings and --json."""
+    """Add the options that every command has, after its own: gin files, bindings and --json."""
     group = parser.add_argument_group("configuration")
     group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
     about = "let gin files import this module; both can then run code; repeatable"
@@ -41,6 +42,8 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     about = "bind one parameter, as in --gin.train.num_steps=1000; repeatable"  # `main` takes these words out
     group.add_argument("--gin.NAME=VALUE", dest="_", action="store_true", help=about)
     group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
+    shapes = {each.dest: each.metavar for each in parser._actions if each.metavar in _PATHS or each.dest == "output"}
+    parser.set_defaults(paths=shapes)
 
 
 def processes_option(parser: argparse.ArgumentParser) -> None:

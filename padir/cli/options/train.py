@@ -35,7 +35,8 @@ def train_options(parser: Parser) -> None:
     group = parser.add_argument_group("training; each option binds a parameter of the configuration")
     for option, (binding, owner, kind, about) in _TRAINING.items():
         name = binding.partition(".")[2]
-        setting(group, f"padir.{owner}", name, f"{about}; gin's {binding}", option=option, type=kind)
+        shape = "DIR" if kind is str else None
+        setting(group, f"padir.{owner}", name, f"{about}; gin's {binding}", option=option, type=kind, metavar=shape)
     parser.set_defaults(binds={option: binding for option, (binding, *_) in _TRAINING.items()})
     about = "decoding options of validation, such as num_steps=4 num_lengths=3 batch_size=64; gin's Decoding"
     parser.add_argument("--validate", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=about)
