@@ -109,8 +109,8 @@ class Decoding:
       placeholders: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls",
         "numbers" (`padir.text.spans.KINDS`), or regular expressions.
 
-    Options of both modes may stand together, as in a model's card: each mode reads its own. An option that only one
-    mode reads chooses that mode, unless one is named.
+    An option that only one mode reads chooses that mode. Options of both modes need a `mode` beside them, perhaps None;
+    each mode then reads its own. `dataclasses.replace` gives every option, and so keeps the mode as it is.
 
     Raises:
       PadirError: a number is out of its range, a field has a value of the wrong type, or options belong to different
@@ -149,7 +149,8 @@ class Decoding:
         if others := options.keys() - OPTIONS.keys():
             raise unknown(min(others))
         values = {name: option.default for name, option in OPTIONS.items()} | options
-        if len(options) < len(OPTIONS):  # `dataclasses.replace` gives all options
+        # Options of both modes may stand beside a given mode: each mode reads its own.
+        if "mode" not in options or len(choosing(options)) < len(MODES):
             values["mode"] = implied_mode(options) or options.get("mode")
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -183,7 +184,7 @@ class Decoding:
         checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * drafts})
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
-        """These options with other values; a mode that the changes name, or imply, is the new one.
+        """These options with other values; a mode that the changes name or imply is the new one, as is mode=None.
 
         Raises:
           PadirError: there is no such option, or the changes belong to different modes.
@@ -195,7 +196,7 @@ class Decoding:
         """
         if others := changes.keys() - OPTIONS.keys():
             raise unknown(min(others))
-        mode = implied_mode(changes) or changes.get("mode") or self.mode
+        mode = implied_mode(changes) or changes.get("mode", self.mode)
         return dataclasses.replace(self, **(changes | {"mode": mode}))
 
     def without(self, *names: str) -> Decoding:

@@ -23,6 +23,7 @@ from padir.decoding.scoring import score_pairs
 from padir.decoding.translation import without_repeats
 from padir.models import ModelConfig, Transformer, load_model
 from padir.models.directory import ModelCard
+from padir.options import OPTIONS
 from padir.refinement import Padir, Uniform
 from padir.refinement.transitions import Glat
 from padir.text.ids import EOS
@@ -239,6 +240,12 @@ def test_each_mode_reads_its_own_options():
     assert own.changed(mode="causal").changed(num_lengths=3) == dataclasses.replace(own, mode="refine", num_lengths=3)
     assert Decoding(beam=3).mode == Decoding(num_lengths=2).changed(temperature=1.0).mode == "causal"
     assert Decoding(num_steps=4).mode == Decoding(beam=3).changed(num_steps=2).mode == "refine"
+    assert Decoding(beam=3).changed(mode=None).mode is None and Decoding(mode=None, beam=3).mode == "causal"
+    every = {name: getattr(own, name) for name in OPTIONS}
+    assert Decoding(**every) == own and Decoding(**every | {"mode": "refine"}).mode == "refine"
+    with refused("options of different modes exclude"):
+        del every["mode"]
+        Decoding(**every)
 
 
 def test_a_card_has_options_of_both_modes_and_names_none(tokenizer):
