@@ -347,7 +347,7 @@ class Translator(SentenceTranslator):
         ranker = decoding.ranker
         if isinstance(ranker, Rescore) and ranker.score_fn is None:
             rule = rescorer(ranker.name, ranker.length_normalization)
-            decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
+            decoding = decoding.changed(rerank=rule)
         return decoding
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from padir.decoding.options import Decoding, unknown
-from padir.decoding.ranker import NEEDS, RULES
+from padir.decoding.ranker import NEEDS, RULES, reads_normalization
 from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -184,11 +184,11 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
     if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
         what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
-    named = rerank if isinstance(rerank, str) else ""
-    reads = named not in ("", "mbr", "mbr_bleu")
-    if decoding.length_normalization != OPTIONS["length_normalization"].default and not reads:
+    is_set = decoding.length_normalization != OPTIONS["length_normalization"].default
+    if is_set and not reads_normalization(rerank):
         what = "length_normalization applies only to the rerank rules own, causal, a model"
-        raise PadirError(what, got=rerank, remedy="leave one of them out" if named else "set it in the rule itself")
+        remedy = "leave one of them out" if isinstance(rerank, str) else "set it in the rule itself"
+        raise PadirError(what, got=rerank, remedy=remedy)
 
 
 def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
@@ -215,7 +215,7 @@ def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConf
     rule = decoding.ranker
     if chosen == "refine" and rule is not None and any(each.parts.count(0) > 1 for each in templates):
         # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
-        decoding = dataclasses.replace(decoding.without("length_normalization"), rerank=rule)
+        decoding = decoding.changed(rerank=rule)
     if chosen == mode:
         return decoding
     _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)

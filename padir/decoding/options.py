@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
 from padir import checks
 from padir.decoding.fusion import Fusion
-from padir.decoding.ranker import Ranker, ranker_of
+from padir.decoding.ranker import Ranker, ranker_of, reads_normalization
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
@@ -186,6 +186,8 @@ class Decoding:
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values; a mode that the changes name or imply is the new one, as is mode=None.
 
+        A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too.
+
         Raises:
           PadirError: there is no such option, or the changes belong to different modes.
 
@@ -197,7 +199,9 @@ class Decoding:
         if others := changes.keys() - OPTIONS.keys():
             raise unknown(min(others))
         mode = implied_mode(changes) or changes.get("mode", self.mode)
-        return dataclasses.replace(self, **(changes | {"mode": mode}))
+        reads = reads_normalization(changes.get("rerank", "own"))
+        kept = self if reads else self.without("length_normalization")
+        return dataclasses.replace(kept, **(changes | {"mode": mode}))
 
     def without(self, *names: str) -> Decoding:
         """These options with the defaults for the named options."""

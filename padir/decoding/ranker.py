@@ -146,6 +146,11 @@ RULES = ("own", "causal", "mbr", "mbr_bleu")
 """Names of the rules that need no other model."""
 
 
+def reads_normalization(rerank: Ranker | str) -> bool:
+    """True if a rule reads `Decoding.length_normalization`: a named one that scores by log-probabilities."""
+    return isinstance(rerank, str) and rerank not in ("mbr", "mbr_bleu")
+
+
 def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
     """Makes a rule of `RULES`, None for "own", or one that rescores with a model, which `Translator.resolved` loads.
 

@@ -1,10 +1,13 @@
 """Rules of choice on hypotheses whose scores a person can add up."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from support.refusals import refuses
 from support.tiny_model import random_model_dir, random_translator
 
-from padir import Decoding
+from padir import Decoding, Translator
 from padir.decoding.hypothesis import Hypothesis
 from padir.decoding.ranker import CausalScore, MinimumBayesRisk, Rescore, length_normalised, ranker_of
 
@@ -92,3 +95,14 @@ def test_a_model_may_be_called_like_a_rule(tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = Decoding(rerank="mbr_like", num_lengths=2, length_normalization=0.5)
     assert random_translator(tokenizer).resolved(options).ranker.length_normalization == 0.5
+
+
+def test_a_rule_unsets_the_normalization_that_it_does_not_read(tokenizer):
+    own = random_translator(tokenizer, max_length=8)
+    card = dataclasses.replace(own.card, decoding={"num_lengths": 2, "length_normalization": 1.5})
+    translator = Translator(own.params, card, tokenizer)
+    for rule in ("mbr", MinimumBayesRisk()):
+        assert translator.translate(["eins"], num_steps=1, rerank=rule)[0].hypotheses == 2
+    assert translator.decoding.changed(rerank="own") == translator.decoding
+    both = translator.decoding.changed(rerank="mbr", length_normalization=0.5)
+    refuses(translator.resolved, "length_normalization applies only to ... leave one of them out", both)
