@@ -17,7 +17,7 @@ from padir.checks import fits, words
 from padir.cli.console import warn
 from padir.data.recipes import Recipe
 from padir.data.sources import SOURCES, ParallelText, Source, sacrebleu_set
-from padir.decoding.fit import check_n_best, foreign_option, mode_of, modes_of
+from padir.decoding.fit import check_n_best, foreign_option, mode_of, modes_of, options_of_hypotheses
 from padir.decoding.options import Decoding
 from padir.distributed.processes import agreed
 from padir.distributed.sharding import Sharding
@@ -143,7 +143,7 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **val
 def check_options(
     args: argparse.Namespace, *models: tuple[str, ModelConfig, Sequence[Decoding]], counted: bool = True
 ) -> None:
-    """Check that each model has a mode that is asked for, each option a mode, and --rerank several hypotheses.
+    """Refuse modes that no model has, options that no mode reads, and --rerank or --n_best beyond the hypotheses.
 
     A message names the bindings of gin that no mode reads.
 
@@ -197,11 +197,15 @@ def _check_all_are_read(asked: Mapping[str, str], used: Sequence[Decoding], size
 
 
 def _check_choice(args: argparse.Namespace, used: Sequence[Decoding]) -> None:
-    """Refuse --rerank of a single hypothesis, and an --n_best above the number of hypotheses."""
+    """Refuse --rerank of a single hypothesis, and an --n_best above the number of hypotheses.
+
+    The gaps of a --template make several hypotheses, too.
+    """
     most = max(used, key=lambda each: each.num_hypotheses)
     rerank = getattr(args, "rerank", None) or "own"
-    if most.num_hypotheses == 1 and {*(rerank if isinstance(rerank, list) else [rerank])} != {"own"}:
-        remedy = "raise --num_lengths, --prefix_beam or --num_drafts"
+    chooses = {*(rerank if isinstance(rerank, list) else [rerank])} != {"own"}
+    if chooses and most.num_hypotheses == 1 and not getattr(args, "template", None):
+        remedy = f"raise {options_of_hypotheses(most)}"
         raise PadirError("--rerank needs several hypotheses of a sentence", got=1, remedy=remedy)
     check_n_best(getattr(args, "n_best", None) or 0, most)
 

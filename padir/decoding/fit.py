@@ -51,15 +51,21 @@ def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
     return decoding.changed(mode="causal") if decoding.mode is None and config.dual else decoding
 
 
+def options_of_hypotheses(decoding: Decoding) -> str:
+    """The options that set the number of hypotheses, in words."""
+    if decoding.mode == "causal":
+        return "num_drafts" if decoding.temperature else "beam"
+    return "num_lengths, prefix_beam or num_drafts"
+
+
 def check_n_best(n_best: int, decoding: Decoding, most: int | None = None) -> None:
-    """Raises a PadirError if more hypotheses are to be listed than a sentence has, by default with these options."""
+    """Refuses an `n_best` above `most`, a sentence's number of hypotheses; None computes it from the options."""
     own = decoding.num_hypotheses
     most = own if most is None else most
     if n_best > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
-        searched = "num_drafts" if decoding.temperature else "beam"
-        several = searched if decoding.mode == "causal" else "num_lengths, prefix_beam or num_drafts"
-        raise PadirError("n_best", expected, n_best, f"raise {several}" if most == own else "ask for fewer")
+        remedy = f"raise {options_of_hypotheses(decoding)}" if most == own else "ask for fewer"
+        raise PadirError("n_best", expected, n_best, remedy)
 
 
 def of_card(options: Mapping[str, Any]) -> Decoding:

@@ -255,6 +255,18 @@ class TestRefused:
         assert words in refused(capsys, f"translate {options} --model {built}/model {source} {places}")
         assert [path.name for path in tmp_path.rglob("*")] == ["in.txt"]
 
+    def test_a_rule_needs_hypotheses_of_its_mode_or_of_gaps(self, built, causal, capsys):
+        for model, options, remedy in (
+            (causal, "--beam 1", "raise beam"),
+            (causal, "--temperature 1", "raise num_drafts"),
+            (built / "model", "--num_lengths 1", "raise num_lengths, prefix_beam or num_drafts"),
+        ):
+            words = "--rerank needs several hypotheses of a sentence, got 1: " + remedy
+            assert words in refused(capsys, f"translate --model {model} {options} --rerank mbr eins")
+        command = f"translate --model {built}/model --num_lengths 1 --num_steps 1 --rerank mbr"
+        status, out, errors = run(capsys, command, "--template", "a ___ b ___", "eins")
+        assert status == 0 and out.startswith("a "), errors
+
     def test_a_missing_gin_file_is_told_of_once(self, tmp_path, capsys, caplog):
         (tmp_path / "mine.gin").write_text("include 'nowhere.gin'\n")
         for name in ("nowhere.gin", tmp_path / "mine.gin"):
