@@ -12,6 +12,7 @@ from support.tiny_model import random_translator, same
 from padir.decoding import Decoding, Rescore
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.paragraphs import join_sentences, split_sentences
 from padir.decoding.reading import read
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.translation import Translation, clean, without_repeats
@@ -107,6 +108,13 @@ class TestSentences:
         assert both.text == " ".join(each.text for each in single) and both.trace is None
         same(single, expected)
         assert [len(each.trace) for each in single] == [len(each.trace) for each in expected]
+
+    def test_of_a_text_are_counted_together(self):
+        paragraphs, _ = split_sentences(["Eins! Zwei"], "de", ())
+        made = [Translation("One!", -1.0, 2, 1, broken=1, oscillated=True)]
+        made += [Translation("two", -1.0, 2, 1, broken=2, read_again=True)]
+        ((_, both, _),) = join_sentences(["Eins! Zwei"], paragraphs, made, "en")
+        assert both.broken == 3 and both.oscillated and both.read_again
 
     @pytest.mark.parametrize(
         ("written", "source", "text"),
