@@ -57,27 +57,35 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def terms_of(terms: Terms | Sequence[Terms], count: int, n_best: int) -> list[Terms]:
-    """The terms of each text, given for each or for all; refuses sides without words or of several lines."""
+    """The terms of each text, given for each or for all (`_plain`)."""
     if n_best:
         raise PadirError("n_best lists candidates without the terms: leave n_best or the terms out")
-    every = [terms] if isinstance(terms, Mapping) else [*terms]
-    for each in every:
-        checks.within(0, _MOST_TERMS, terms=len(each))
-        folded: dict[str, str] = {}
-        for source in each:
-            if isinstance(source, str) and (other := folded.setdefault(source.strip().lower(), source)) is not source:
-                raise PadirError("terms", "source words that differ by more than their case", [other, source])
-        for source, target in each.items():
-            if not all(isinstance(side, str) and side.strip() for side in (source, target)):
-                raise PadirError("terms", "words on both sides", f"{source!r}: {target!r}")
-            if source.splitlines() != [source] or target.splitlines() != [target]:
-                raise PadirError("terms", "words of one line", {source: target}, "leave line breaks out")
-    read: list[Terms] = [{composed(own): composed(target) for own, target in each.items()} for each in every]
     if isinstance(terms, Mapping):
-        return read * count
-    if len(read) != count:
-        raise PadirError(f"{count} texts need {count} mappings of terms or one", got=len(every))
-    return read
+        return [_plain(terms)] * count
+    if len(terms) != count:
+        raise PadirError(f"{count} texts need {count} mappings of terms or one", got=len(terms))
+    return [_plain(each) for each in terms]
+
+
+def _plain(terms: Terms) -> Terms:
+    """Terms with composed letters, and without white space around their words.
+
+    Raises:
+      PadirError: a side has no words or several lines, or source words are equal but for their case.
+    """
+    checks.within(0, _MOST_TERMS, terms=len(terms))
+    plain: dict[str, str] = {}
+    folded: dict[str, str] = {}
+    for given in terms.items():
+        source, target = (composed(side).strip() if isinstance(side, str) else "" for side in given)
+        if not (source and target):
+            raise PadirError("terms", "words on both sides", f"{given[0]!r}: {given[1]!r}")
+        if any(side.splitlines() != [side] for side in given):
+            raise PadirError("terms", "words of one line", dict([given]), "leave line breaks out")
+        if (other := folded.setdefault(source.lower(), given[0])) != given[0]:
+            raise PadirError("terms", "source words that differ by more than their case", [other, given[0]])
+        plain[source] = target
+    return plain
 
 
 def missing(terms: Terms, source: str, target: str) -> list[Edit]:
@@ -144,7 +152,9 @@ def hold_terms(
       decoding: the options that made these translations.
       trace: keep every step of translations that are made again.
     """
-    made, around, config = [*results], {}, translator.card.config
+    config = translator.card.config
+    made = [*results]
+    around = {}
     sources = zip(texts, marked, made, strict=True)
     texts = [_read(translator, text, own) if result.truncated else text for text, own, result in sources]
     edits = _edits(translator, texts, made, decoding, terms)

@@ -7,7 +7,7 @@ from support.small_corpus import letters_tokenizer
 from support.tiny_model import one_shape_translator, random_translator, same
 
 from padir import Decoding, Translation, Translator
-from padir.constrained.terms import _edits, missing, read_terms
+from padir.constrained.terms import _edits, missing, read_terms, terms_of
 from padir.decoding.shortlist import Shortlist
 from padir.text.spans import edited
 
@@ -99,6 +99,10 @@ def test_a_model_reads_no_spans_when_it_places_terms(model):
         ["Der Hund &amp; der Vertrag"], placeholders="tags", terms=terms | {"amp": "volt", "Hund": "hound"}
     )
     assert "&amp;" in result.text and "covenant" in result.text and "hound" in result.text and "volt" not in result.text
+
+
+def test_white_space_around_terms_is_left_out():
+    assert terms_of({" Tu\u0308r\u00a0": " a  door "}, 2, 0) == [{"T\u00fcr": "a  door"}] * 2
 
 
 def test_a_file_of_terms(tmp_path):
