@@ -46,8 +46,7 @@ from padir.models.transformer import Transformer
 from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
 from padir.reporting.trace import Step
-from padir.storage.files import write_errors
-from padir.storage.folders import vacant
+from padir.storage.folders import check_vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.ids import sorted_batches
 from padir.text.normalise import composed
@@ -323,9 +322,7 @@ class Translator(SentenceTranslator):
           dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
         """
         place = Path(folder)
-        with write_errors(place):
-            if not vacant(place):
-                raise PadirError("folder", "a new or an empty folder", str(folder), "give another, or remove it")
+        check_vacant(place)
         save_model(
             place,
             self.params,

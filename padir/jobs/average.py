@@ -13,7 +13,7 @@ from padir.decoding.fit import default_decoding, of_card, resolve
 from padir.errors import PadirError
 from padir.models.config import DTYPES
 from padir.models.directory import ModelCard, check_shapes, load_model, save_model
-from padir.storage.folders import vacant
+from padir.storage.folders import check_vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import mean_of_checkpoints
@@ -52,8 +52,7 @@ def average_run(
     output_dir = Path(output_dir)
     checks.counts(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
-    if not vacant(output_dir):
-        raise PadirError(f"{output_dir} is not an empty folder: give another folder")
+    check_vacant(output_dir)
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
     of_card(decoding or {})  # checked here, because a later error would name a file

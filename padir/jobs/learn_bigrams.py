@@ -16,11 +16,10 @@ from padir import checks
 from padir.data.prepared import Mixture, load_tokenizer
 from padir.decoding.bigrams import BEGIN, FILE, Bigrams, Spelling
 from padir.decoding.fit import default_decoding, of_card, resolve
-from padir.errors import PadirError
 from padir.jobs.learn_shortlist import Sentences, read
 from padir.models.directory import MODEL_FILES, card_text, load_model
 from padir.pretrained import model_folder
-from padir.storage.folders import atomic_folder, vacant
+from padir.storage.folders import atomic_folder, check_vacant
 from padir.storage.manifest import write_manifest
 from padir.text.ids import EOS, pad_rows, round_up, sorted_batches
 from padir.text.languages import UNSPACED_SCRIPTS, script
@@ -84,8 +83,7 @@ def add_to_model(
     """
     folder = model_folder(model)
     output_dir = Path(output_dir)
-    if not vacant(output_dir):
-        raise PadirError("the output", "a new or an empty folder", str(output_dir), "give another folder")
+    check_vacant(output_dir)
     _, card, tokenizer = load_model(folder)
     of_card(decoding or {})  # checked here, because a later error would name a file
     card = dataclasses.replace(card, decoding={**card.decoding, **(decoding or {})})

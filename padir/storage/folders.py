@@ -31,6 +31,13 @@ def vacant(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
+def check_vacant(folder: str | os.PathLike[str]) -> None:
+    """Refuses a folder to write that is neither new nor empty. Errors are those of `write_errors`."""
+    with write_errors(folder):
+        if not vacant(Path(folder)):
+            raise PadirError("the folder to write", "new or empty", str(folder), "give another folder")
+
+
 @contextlib.contextmanager
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes a new folder, which replaces `folder` when the `with` block ends, or is removed if the block raises.

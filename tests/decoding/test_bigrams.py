@@ -289,6 +289,6 @@ def test_a_model_with_a_table_is_a_copy_of_the_model(ctc, corpus, tmp_path, caps
     (tmp_path / "again" / "bigrams.npz").write_bytes(b"x")
     with refused("bigrams.npz was changed or damaged"):
         Translator.load(tmp_path / "again")
-    assert "a new or an empty folder" in refused_command(capsys, f"{command} {tmp_path}/made")
+    assert "the folder to write must be new or empty" in refused_command(capsys, f"{command} {tmp_path}/made")
     assert "trigrams" in refused_command(capsys, f"{command} {tmp_path}/other --decoding fusion=trigrams")
     assert not (tmp_path / "other").exists()

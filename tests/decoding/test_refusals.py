@@ -197,5 +197,5 @@ def test_folders_of_other_models_are_refused(models, tmp_path):
         refuses(Translator.load, "neither corruption nor strat", tmp_path / "causal", **options)
     before = sorted(tmp_path.rglob("*"))
     for wrong in (tmp_path, tmp_path / "causal" / "model.json"):
-        refuses(models.plain.save, "folder ... new or an empty", wrong)
+        refuses(models.plain.save, "the folder to write must be new or empty", wrong)
     assert sorted(tmp_path.rglob("*")) == before

@@ -311,7 +311,7 @@ class TestAverageRun:
             ("out", {"count": 4}, "3 checkpoints (10, 20, 30), got --last 4"),
             ("out", {"count": 0}, "at least 1, got 0"),
             ("out", {"dtype": "int8"}, "dtype float32, bfloat16, got 'int8'"),
-            ("run", {}, "not an empty folder"),
+            ("run", {}, "the folder to write must be new or empty"),
             ("out", {"decoding": {"length_normalisation": 1.5}}, "'length_normalisation': mean 'length_normalization'"),
         ],
     )
