@@ -8,6 +8,7 @@ seldom intended. Memory holds only a chunk of the input at a time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from os import PathLike
 from typing import Any
 
 from padir.decoding.options import Decoding
-from padir.decoding.paragraphs import TranslatedLine, join_sentences, split_sentences
+from padir.decoding.paragraphs import TranslatedLine, by_sentences
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 from padir.translator import CHUNK_BATCHES, Translator
@@ -69,11 +70,9 @@ def translate_lines(
       how: further arguments of `Translator.translate`, such as `trace` and `template`.
     """
     done_before = empty = first_empty = 0
-    source_language, target_language = translator.card.source_language, translator.card.target_language
+    translate = functools.partial(translator.translate, decoding=decoding, truncate=True, progress=progress, **how)
     for chunk in _chunks(source, decoding.batch_size, ready):
-        paragraphs, sentences = split_sentences(chunk, source_language, decoding.placeholders, split=split)
-        results = translator.translate(sentences, decoding, truncate=True, progress=progress, **how)
-        done = join_sentences(chunk, paragraphs, results, target_language)
+        done = by_sentences(chunk, translator.card, decoding.placeholders, translate, split=split)
         for number, line in enumerate(done, done_before + 1):
             if line.translation.truncated:
                 warn(f"line {number} is longer than the model takes: its end was not translated")

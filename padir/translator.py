@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Unpack
 
@@ -29,7 +29,7 @@ from padir.decoding.bigrams import FILE, Bigrams
 from padir.decoding.fit import asked, check_n_best, holding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding, DecodingOptions
-from padir.decoding.paragraphs import join_sentences, split_sentences
+from padir.decoding.paragraphs import by_sentences
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.ranker import Rescore
 from padir.decoding.scoring import score_pairs
@@ -150,7 +150,7 @@ class Translator(SentenceTranslator):
           align: also link the words of both sides (`Translation.alignment`), which takes one more pass. The end of a
             text that has more tokens than the model takes has no links.
           split: translate each sentence of a text by itself, with the white space of the text between them; without
-            `target_lengths`, `template`, `terms` and `align`.
+            `target_lengths`, `template`, `align` and terms for each text.
           progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
@@ -163,11 +163,14 @@ class Translator(SentenceTranslator):
         texts = checks.strings("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
         if split:
-            if names or align:
-                raise PadirError(f"split excludes {', '.join([*names, *['align'] * align])}", remedy="leave split out")
-            paragraphs, sentences = split_sentences(texts, self.card.source_language, decoding.placeholders)
-            made = self.translate(sentences, decoding, truncate=truncate, trace=trace, progress=progress)
-            return [line.translation for line in join_sentences(texts, paragraphs, made, self.card.target_language)]
+            for_each = [] if isinstance(terms, Mapping) else names
+            if for_each or align:
+                what = f"split excludes {', '.join([*for_each, *['align'] * align])}"
+                raise PadirError(what, remedy="leave split out; terms may be one mapping for all texts")
+            translate = functools.partial(
+                self.translate, decoding=decoding, truncate=truncate, trace=trace, terms=terms, progress=progress
+            )
+            return [each.translation for each in by_sentences(texts, self.card, decoding.placeholders, translate)]
         read_terms = None if terms is None else terms_of(terms, len(texts), decoding.n_best)
         templates = None
         if template is not None:

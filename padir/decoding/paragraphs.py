@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from padir.decoding.translation import Translation, one_line
+from padir.models.directory import ModelCard
 from padir.text.sentences import Paragraph
 
 
@@ -39,6 +40,19 @@ def join_sentences(
         parts = tuple((sentence, next(left)) for sentence in paragraph.sentences)
         done.append(TranslatedLine(text, _together(paragraph, parts, target_language), parts))
     return done
+
+
+def by_sentences(
+    texts: Sequence[str],
+    card: ModelCard,
+    kinds: Sequence[str],
+    translate: Callable[[list[str]], Iterable[Translation]],
+    *,
+    split: bool = True,
+) -> list[TranslatedLine]:
+    """Translates each sentence of the texts by itself; `kinds` and `split` as in `split_sentences`."""
+    paragraphs, sentences = split_sentences(texts, card.source_language, kinds, split=split)
+    return join_sentences(texts, paragraphs, translate(sentences), card.target_language)
 
 
 def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:

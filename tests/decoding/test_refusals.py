@@ -93,6 +93,8 @@ OPTIONS = {
         ({"terms": {"eins": "one"}, "target_lengths": [3] * 3}, "terms and target_lengths exclude"),
         ({"terms": [{"eins": "one"}]}, "3 texts need 3 mappings of terms or one, got 1"),
         ({"terms": {"eins": "one"}, "template": "one ___"}, "a template and terms exclude"),
+        ({"terms": [{"eins": "one"}] * 3, "split": True}, "split excludes terms: leave split out"),
+        ({"align": True, "split": True}, "split excludes align"),
     ],
     "masks": [
         ({"canvas": MaskRange()}, "or train with that noise"),

@@ -105,6 +105,13 @@ def test_white_space_around_terms_is_left_out():
     assert terms_of({" Tu\u0308r\u00a0": " a  door "}, 2, 0) == [{"T\u00fcr": "a  door"}] * 2
 
 
+def test_terms_of_each_sentence(tokenizer):
+    translator = random_translator(tokenizer, max_length=24)
+    one, two = translator.translate(["Eins!", "Zwei."], terms={"eins": "seven"}, num_steps=1)
+    (both,) = translator.translate(["Eins! Zwei."], terms={"eins": "seven"}, num_steps=1, split=True)
+    assert "seven" in one.text and both.text == f"{one.text} {two.text}"
+
+
 def test_a_file_of_terms(tmp_path):
     (tmp_path / "terms.tsv").write_text("\ufeffVertrag\tagreement\n\n das Haus \t the home\n", encoding="utf-8")
     assert read_terms(tmp_path / "terms.tsv") == {"Vertrag": "agreement", "das Haus": "the home"}
