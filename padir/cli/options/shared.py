@@ -100,14 +100,20 @@ def stored_precision_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help=about)
 
 
-def decoding_options(parser: argparse.ArgumentParser, several: bool = False, without: Sequence[str] = ()) -> None:
+def decoding_options(
+    parser: argparse.ArgumentParser,
+    several: bool = False,
+    without: Sequence[str] = (),
+    defaults: str = "gin's Decoding, else the model's card, else as shown",
+) -> None:
     """Add an option for every row of `padir.options`.
 
     Args:
       several: let options take several values, where their rows say so.
       without: options that are left out.
+      defaults: what holds for options that are not given.
     """
-    group = parser.add_argument_group("decoding (defaults: gin's Decoding, else the model's card, else as shown)")
+    group = parser.add_argument_group(f"decoding (defaults: {defaults})")
     for name, option in OPTIONS.items():
         settings: dict[str, Any] = {"type": option.kind, "metavar": option.shape, "choices": option.choices or None}
         if option.kind is bool:

@@ -69,4 +69,5 @@ def analyse_options(parser: Parser) -> None:
     # No subject reads the other options: each looks at one draft of a sentence, or chooses its own.
     without = ("mode", "num_lengths", "beam", "length_penalty", "temperature", "n_best", "shortlist", "precision")
     of_ctc = ("prefix_beam", "blank_penalty")  # whose models cannot be analysed
-    decoding_options(parser, without=without + of_ctc)
+    defaults = "gin's Decoding, else as shown; --num_steps 1, but for refinement"
+    decoding_options(parser, without=without + of_ctc, defaults=defaults)
