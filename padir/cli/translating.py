@@ -24,10 +24,8 @@ from padir.cli.arguments import (
 from padir.cli.console import read_lines, tell, warn, without_controls
 from padir.constrained.terms import read_terms
 from padir.data.kinds import check_lines
-from padir.decoding.options import implied_mode
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
-from padir.options import OPTIONS
 from padir.reporting.patience import progress_bar
 from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
@@ -43,9 +41,6 @@ def run_translate(args: argparse.Namespace) -> None:
     _check_streams(args)
     translator = load_model(args, sharding)
     decoding = decoding_of(args, translator.decoding)
-    named = {name: getattr(args, name) for name in OPTIONS}
-    if (args.trace or args.html) and translator.card.config.dual and implied_mode(named) is None:
-        decoding = decoding.changed(mode="refine")  # only refining has steps to show
     check_options(args, (args.model, translator.card.config, [decoding]))
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from support.commands import run
+from support.commands import refused, run
 from support.refusals import refuses
 from support.tiny_model import random_translator, same
 
@@ -198,6 +198,7 @@ def test_each_option_works_alone_with_the_default_model(capsys, tmp_path, monkey
         status, out, errors = run(capsys, f"translate {words}", "Ich liebe dich.")
         assert status == 0 and "love you" in out and "error" not in errors
     assert Path("steps.html").exists()
+    assert "no steps to show" in refused(capsys, "translate --gin.Decoding.mode='causal' --trace Hallo")
     assert "love you" in run(capsys, "translate --template", "I ___ you.", "Ich liebe dich.")[1]
 
 
