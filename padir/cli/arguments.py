@@ -70,6 +70,7 @@ def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
     Args:
       owner: the owner as the command's parser names it, such as "padir.data.prepared:LengthLimits".
     """
+    assert owner in args.settings.values(), f"no setting of the command is of {owner}"
     values = {}
     for name, value in named_values(args.set, "--set").items():
         if name not in args.settings:

@@ -8,7 +8,7 @@ from support.commands import refused
 from support.refusals import refuses
 
 from padir import config
-from padir.cli.arguments import check_options, decoding_of, decodings_of, named_model, named_value
+from padir.cli.arguments import check_options, chosen, decoding_of, decodings_of, named_model, named_value
 from padir.cli.entry import build_parser
 from padir.decoding.options import Decoding
 from padir.models.config import ModelConfig
@@ -161,3 +161,8 @@ def test_folders_and_addresses_with_an_equals_sign_are_no_names(tmp_path):
     (tmp_path / "lr=1").mkdir()
     own = [f"{tmp_path}/lr=1", "gs://bucket/lr=1"]
     assert [named_model(each) for each in own] == [(each, each) for each in own]
+
+
+def test_settings_of_an_owner_that_the_command_lacks_are_a_mistake():
+    with pytest.raises(AssertionError, match="no setting of the command is of padir.data.prepare:prepared"):
+        chosen(arguments("prepare --vocab v --output o"), "padir.data.prepare:prepared")
