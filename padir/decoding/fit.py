@@ -22,7 +22,6 @@ from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
 from padir.options import MODES, OPTIONS, Mode, foreign
 from padir.pretrained import PRETRAINED
-from padir.readout import Readout
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import check_strategy
 from padir.text.spans import KINDS
@@ -121,7 +120,7 @@ def mode_of(decoding: Decoding, config: ModelConfig) -> Mode:
 
 
 def resolve(
-    decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
+    decoding: Decoding, config: ModelConfig, own_corruption: Corruption | None, own_strategy: Strategy | None
 ) -> Decoding:
     """Fills in the mode, and the model's own strategy and canvas, and forgets what the mode does not read.
 
@@ -131,20 +130,32 @@ def resolve(
     mode = mode_of(decoding, config)
     decoding = dataclasses.replace(decoding.without(*foreign(mode)), mode=mode)
     _check_ranker(decoding, config)
-    if mode != "refine":
-        if decoding.rerank == "causal":
-            decoding = decoding.without("rerank")  # a search has the scores of the causal side
-        if decoding.num_drafts > 1 and not decoding.temperature:
-            raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
-        is_greedy = decoding.beam == 1 and not decoding.temperature
-        return decoding if is_greedy else decoding.without("fusion")  # other searches do not read it
-    assert corruption is not None and strategy is not None
-    decoding = decoding.filled(corruption, strategy)
+    if mode == "causal":
+        return _resolve_search(decoding)
+    assert own_corruption is not None and own_strategy is not None
+    return _resolve_refining(decoding, config, own_corruption, own_strategy)
+
+
+def _resolve_search(decoding: Decoding) -> Decoding:
+    """`resolve` for writing from left to right."""
+    if decoding.rerank == "causal":
+        decoding = decoding.without("rerank")  # a search has the scores of the causal side
+    if decoding.num_drafts > 1 and not decoding.temperature:
+        raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
+    is_greedy = decoding.beam == 1 and not decoding.temperature
+    return decoding if is_greedy else decoding.without("fusion")  # other searches do not read it
+
+
+def _resolve_refining(
+    decoding: Decoding, config: ModelConfig, own_corruption: Corruption, own_strategy: Strategy
+) -> Decoding:
+    """`resolve` for refining drafts."""
+    decoding = filled(decoding, config, own_corruption, own_strategy)
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
     for name, most in config.reading.limits.items():
         value = getattr(decoding, name)
-        if value is not None and value > most:
+        if value > most:
             expected = "False" if most is False else f"at most {most}"
             hypotheses = name in ("num_lengths", "prefix_beam")
             remedy = f"set {config.reading.several} for several hypotheses" if hypotheses else "leave it out"
@@ -158,8 +169,7 @@ def resolve(
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
     if decoding.prefix_beam == 1:
         decoding = decoding.without("fusion")  # the argmax does not read it
-    decoding = without_choice(decoding, config.reading)
-    check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
+    check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
     if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
         decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
     if decoding.num_drafts > 1 and canvas.deterministic:
@@ -168,10 +178,16 @@ def resolve(
     return decoding
 
 
-def without_choice(decoding: Decoding, readout: Readout) -> Decoding:
-    """Unsets the options that the strategy would decide, where the readout leaves no choice."""
-    off = [name for name, most in readout.limits.items() if most is False and getattr(decoding, name) is None]
-    return dataclasses.replace(decoding, **dict.fromkeys(off, False))
+def filled(decoding: Decoding, config: ModelConfig, own_corruption: Corruption, own_strategy: Strategy) -> Decoding:
+    """Replaces None: canvas and strategy by the model's own, options that the readout leaves no choice by False."""
+    limits = config.reading.limits
+    off = [name for name, most in limits.items() if most is False and getattr(decoding, name) is None]
+    return dataclasses.replace(
+        decoding,
+        strategy=decoding.strategy or own_strategy,
+        canvas=(decoding.canvas or own_corruption).full(),
+        **dict.fromkeys(off, False),
+    )
 
 
 def foreign_option(name: str, mode: str, config: ModelConfig) -> PadirError:

@@ -232,10 +232,6 @@ class Decoding:
             return Sampling(self.temperature, self.num_drafts)
         return Beam(self.beam, self.length_penalty)
 
-    def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
-        """Replaces a canvas or strategy of None by the model's own corruption or strategy."""
-        return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
-
 
 _differ = {field.name for field in dataclasses.fields(Decoding)} ^ OPTIONS.keys()
 assert not _differ, f"a row of the table without a field, or a field without a row: {sorted(_differ)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from padir.decoding.fit import mode_of, modes_of, without_choice
+from padir.decoding.fit import filled, mode_of, modes_of
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, one_step, warm_up
@@ -109,8 +109,7 @@ def ways(
         decoding = decoding.without(*foreign(mode_of(decoding, card.config)))
         if translator.refines(decoding):
             assert card.corruption is not None and card.strategy is not None
-            decoding = decoding.filled(card.corruption, card.strategy)
-            decoding = without_choice(decoding, card.config.reading)
+            decoding = filled(decoding, card.config, card.corruption, card.strategy)
         found.append(decoding)
     head_is_oracle = card.config.length_head == "oracle"
     given = (oracle_lengths or head_is_oracle) and card.config.geometry.is_sentence
