@@ -66,7 +66,7 @@ _ROWS = (
     Option("length_penalty", float, 0.6, "exponent of the beam's length penalty; 0: none", _CAUSAL),
     Option("temperature", float, 0.0, "temperature of sampling; 0: search", _CAUSAL),
     Option("n_best", int, 0, "number of candidates to list, best first"),
-    Option("shortlist", str, None, "file of `padir shortlist`: ids to write", shape="FILE", several=True),
+    Option("shortlist", str, None, "file of `padir shortlist`: ids to write | none", shape="FILE", several=True),
     Option(
         "fusion",
         str,

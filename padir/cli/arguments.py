@@ -110,8 +110,6 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **valu
         config.check_overrides()
     said = vars(args) | values
     changes: Any = {name: said[name] for name in OPTIONS if said.get(name) is not None}
-    if changes.get("shortlist") == "none":
-        changes["shortlist"] = None
     return default.changed(**changes)
 
 
@@ -138,7 +136,7 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **val
         if mode := own["mode"]:  # each option goes to the modes that read it
             own |= dict.fromkeys(foreign(mode))
         found.append(decoding_of(args, default, **own))
-    return found
+    return list(dict.fromkeys(found))  # values that a mode does not read make no further ones
 
 
 def check_options(

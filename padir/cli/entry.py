@@ -23,7 +23,7 @@ from padir.cli.options.shared import common_options
 from padir.cli.parser import Parser
 
 _GIN = "--gin."
-_INTERRUPTED = 130  # exit status, as of shells
+INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 
 
 def command() -> NoReturn:
@@ -37,7 +37,7 @@ def command() -> NoReturn:
     sys.unraisablehook = _unraisable
     status = main()
     jax = sys.modules.get("jax")
-    if status == _INTERRUPTED and not (jax and jax.distributed.is_initialized()):
+    if status == INTERRUPTED and not (jax and jax.distributed.is_initialized()):
         for stream in filter(None, (sys.stdout, sys.stderr)):
             with contextlib.suppress(OSError):
                 stream.flush()
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         saved = str(interrupt).partition("\n")[0]  # gin adds lines about its calls
         with contextlib.suppress(OSError):  # the terminal is gone
             print(f"padir: stopped{saved and ': '}{saved}", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 @dataclasses.dataclass(frozen=True)

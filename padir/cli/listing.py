@@ -53,7 +53,7 @@ def config_file(name: str) -> str:
         return name
     known = configurations()
     if name not in known:
-        remedy = f"{nearest(name, known)}" if len(name) > 1 else "`padir list configs` shows all"
+        remedy = nearest(name, known) if len(name) > 1 else "`padir list configs` shows all"
         raise PadirError(f"there is no configuration {name!r}", remedy=remedy)
     return str(known[name])
 

@@ -23,6 +23,7 @@ from padir.cli.arguments import (
     test_set_of,
 )
 from padir.cli.console import tell, warn
+from padir.cli.entry import INTERRUPTED
 from padir.cli.options.shared import MODEL
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
@@ -149,9 +150,6 @@ def _rounded(value: float | None) -> str:
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
-_STOPPED = 130  # exit status after Ctrl-C, as in shells
-
-
 @dataclasses.dataclass(frozen=True)
 class Sizes:
     """Settings of `padir compile` that --set changes; each number of tokens is compiled."""
@@ -187,7 +185,7 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
         tell(line)
     rows = [cost_report.to_row(each, topology.chip) for each in found]
     if stopped or any(row["fits"] is False for row in rows):
-        args.status = _STOPPED if stopped else 1
+        args.status = INTERRUPTED if stopped else 1
     return {"topology": topology.name, "devices": len(topology.devices), "programs": rows}
 
 

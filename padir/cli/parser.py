@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any):
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter} | settings)
-        for name in (None, "store", "extend"):  # groups of options share the registry
+        for name in (None, "store"):  # groups of options share the registry
             self.register("action", name, _stored)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # pyright: ignore

@@ -97,9 +97,9 @@ class Decoding:
       temperature: temperature of sampling; 0 searches.
       n_best: maximum number of texts that a `Translation` lists, best first; 0 lists none.
       shortlist: a `Shortlist` or the name of its file; it restricts the output ids of a batch to likely translations of
-        its source ids. None allows all ids. A shortlist saves most of the projection onto a large vocabulary. It also
-        makes a translation depend on the other sentences of its batch (`padir.decoding.shortlist`). Given targets are
-        scored with all ids.
+        its source ids. None or "none" allows all ids. A shortlist saves most of the projection onto a large vocabulary.
+        It also makes a translation depend on the other sentences of its batch (`padir.decoding.shortlist`). Given
+        targets are scored with all ids.
       fusion: weights of the model's table of bigrams and words (`padir.decoding.fusion`), or text such as
         "bigrams:weight=0.5,bonus=3"; None leaves the table out.
       batch_size: number of sentences decoded at once.
@@ -255,7 +255,12 @@ def _fusion(text: str) -> Fusion | None:
     return None if name == "none" else Fusion(**checked_call(Fusion, name, values))
 
 
-_FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "shortlist": Shortlist.load}
+def _shortlist(path: str | os.PathLike[str]) -> Shortlist | None:
+    """Loads a file; "none" is None."""
+    return None if path == "none" else Shortlist.load(path)
+
+
+_FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "shortlist": _shortlist}
 _FROM_TEXT |= {"fusion": _fusion}
 
 

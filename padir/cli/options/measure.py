@@ -43,7 +43,7 @@ def evaluate_options(parser: Parser) -> None:
         " with a word that these texts of the target language do not have | MODULE:NAME, a metric of your own"
     )
     tokenize_option(parser)
-    parser.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help=metric)
+    parser.add_argument("--metric", nargs="+", default=[], metavar="NAME", help=metric)
     about = "write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
     parser.add_argument("--output", metavar="NAME", help=about)
     test_set_options(parser, "train", "validation", "test")

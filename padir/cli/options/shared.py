@@ -13,7 +13,7 @@ from typing import Any
 from padir.cli.parser import shown
 from padir.options import OPTIONS
 
-MODEL = "de_en"  # the default of --model
+MODEL = "de_en"  # `padir.pretrained.DEFAULT`, whose module imports NumPy
 CTRANSLATE2 = ("float32", "int8")
 _PATHS = ("FILE", "DIR", "[NAME=]DIR", "CONFIG", "HOW")  # forms of options that name files or folders
 SENTINELS = {"num_sentinels": "number of sentinel ids on top of the pieces"}
@@ -26,9 +26,7 @@ def settings_option(parser: argparse.ArgumentParser, owners: dict[str, dict[str,
       owners: help texts by parameter, for each function or dataclass of `padir`, such as "text.tokenizer:train".
     """
     settings = {name: (f"padir.{owner}", text) for owner, texts in owners.items() for name, text in texts.items()}
-    action = parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="further settings:"
-    )
+    action = parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="further settings:")
     vars(action)["settings"] = settings
     parser.set_defaults(settings={name: owner for name, (owner, _) in settings.items()})
 
