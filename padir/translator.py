@@ -62,6 +62,7 @@ class Translator(SentenceTranslator):
     'The dog is sleeping.'
     """
 
+    # Users call these inherited methods, too: the types of their arguments are checked.
     __init__ = checks.arguments(SentenceTranslator.__init__)
     refines = checks.arguments(SentenceTranslator.refines)
 

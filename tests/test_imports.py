@@ -18,7 +18,7 @@ import padir
 
 ROOT = Path(padir.__file__).parent
 
-# A package may import from those before it; whoever adds one gives it its place. tests/ has the same folders.
+# A package may import from those before it; whoever adds one gives it its place.
 ORDER = """
     errors options checks storage reporting distributed text refinement readout data metrics pretrained models training
     decoding constrained translator streaming evaluation serve jobs interop studies measuring config cli __main__

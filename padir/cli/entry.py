@@ -64,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit status: 0, 1 if `padir compile` found a program that does not fit or an address cannot be reached, 2 for
       bad input (with a message on stderr), 130 after Ctrl-C, 141 if the reader of standard output is gone.
 
+    Raises:
+      SystemExit: the words are wrong (status 2), or ask for help or the version (status 0).
+
     >>> main(["vocab", "--task", "toy_de_en", "--size", "-5", "--output", "x.model"])
     2
     """

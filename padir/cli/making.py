@@ -117,7 +117,7 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     options = named_values(args.validate, "--validate")
-    # Weights in a gin file belong to the folders that the file names.
+    # With a single folder, weights bound in a gin file are dropped: they belong to the file's own folders.
     weights = {"weights": ()} if args.data and len(args.data) == 1 else {}
     if args.data and not weights and "weights" in config.bound(Mixture):
         tell("padir: Mixture.weights apply to the folders of --data, in their order")

@@ -53,7 +53,10 @@ def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
-    """Parse the gin configuration, in which options win, run the command and write its results as JSON."""
+    """Parse gin's configuration, run the command, and write its results as JSON.
+
+    Options win over bindings of the command line, which win over files.
+    """
     _check_addresses(args)
     _check_inputs(args)
     args.gin_file = [config_file(name) for name in (*getattr(args, "configs", ()), *args.gin_file)]

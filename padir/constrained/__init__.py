@@ -1,4 +1,4 @@
 """Constrained translation: spans, terms and fixed text that a translation must hold.
 
-Each module wraps `padir.decoding.sentences.SentenceTranslator` by its public verbs alone.
+Each module wraps a `padir.decoding.sentences.SentenceTranslator`: it calls its methods, reads its card and tokenizer.
 """

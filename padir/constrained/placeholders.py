@@ -81,7 +81,7 @@ def translate_marked(
 
 
 def _led_by_best(result: Translation, spans: Marked, before: Sequence[Translation] = ()) -> Translation:
-    """A result as the first of its best candidates, with the others behind it, or the ones of `before` in their place.
+    """The best candidate as the result. Its candidates are itself, then `before` if given, else the other candidates.
 
     Candidates without broken characters are better, and of these the ones with the fewest faults.
     """

@@ -3,7 +3,7 @@
 A `Writer` gives hypotheses for a batch of sentences: `Refiner` refines drafts, `Searcher` searches from left to right.
 A `Ranker` chooses among them. `padir.decoding.sentences` takes sentences through both; `padir.Translator` is the front
 door, and `Decoding` holds the options. A `Shortlist` restricts the output vocabulary. The jitted programs are in
-`refine_batch` and `autoregressive`.
+`refine_batch`, `autoregressive` and `alignment`.
 """
 
 from padir.decoding.hypothesis import Hypothesis, SourceSentence

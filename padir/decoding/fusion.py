@@ -53,7 +53,8 @@ class FusedScore:
 
     Attributes:
       weight, bonus, unknown: as in `Fusion`; other values compile no new program.
-      kept_v: ids of the whole vocabulary, for a model of fewer ids; None for the whole vocabulary.
+      kept_v: the whole-vocabulary id of each of a compact model's ids (`shortlist.compact`); None if the model has all
+        ids.
       own_BW: words of each source, which count as known (`reading`); None for languages without spaces.
     """
 

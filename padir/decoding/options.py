@@ -85,8 +85,8 @@ class Decoding:
       prefix_beam: number of sentences that prefix beam search reads out of a CTC model's canvas in the last pass.
       num_drafts: number of random drafts of each length, or number of samples.
       rerank: the rule that chooses among hypotheses: a name of `RULES`, an autoregressive model (its directory, or the
-        name of one that comes with padir), or a rule of your own. A single draft leaves no choice: "own" scores it,
-        whichever rule is named.
+        name of one that comes with padir), or a rule of your own. With one hypothesis the rule is not used; the score
+        is the one of "own".
       length_normalization: exponent b of rules that divide a log-probability by tokens ** b.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.

@@ -100,7 +100,11 @@ class Template:
 
 
 def _encoded(text: str, tokenizer: Tokenizer, follows: bool) -> list[int]:
-    """The ids of fixed text; text that follows a gap without a space continues its word."""
+    """The ids of fixed text; text that follows a gap without a space continues its word.
+
+    Such text is encoded behind "0", which stands in for the word. The ids of the stand-in, fewer than 8, are left out.
+    If they cannot be told from the ids of the text, the text is encoded alone.
+    """
     ids = tokenizer.encode(text.strip())
     if not follows or not text.strip() or text[0].isspace():
         return ids

@@ -1,4 +1,4 @@
-"""Options of the commands that make data: `padir vocab`, `prepare` and `shortlist`."""
+"""Options of the commands that make data: `padir vocab`, `prepare`, `shortlist` and `bigrams`."""
 
 from __future__ import annotations
 
