@@ -128,7 +128,7 @@ def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | Non
 @functools.lru_cache(_MOST_TERMS)  # a long list of terms is looked for in every text
 def _pattern(words_of: str) -> re.Pattern[str]:
     """The words in any case; scripts without spaces have no ends of words."""
-    word = re.escape(words_of.strip())
+    word = re.escape(words_of)
     if not re.search(f"[{UNSPACED}]", words_of):
         word = rf"(?<![^\W_]){word}(?![^\W_])"
     return re.compile(word, re.IGNORECASE)

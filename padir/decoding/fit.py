@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padir.decoding.options import Decoding, unknown
+from padir.decoding.options import Decoding
 from padir.decoding.ranker import NEEDS, RULES, reads_normalization
 from padir.decoding.templates import Template
 from padir.errors import PadirError
@@ -71,10 +71,8 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
     """The options that a model's card holds: of both modes, each of which reads its own.
 
     Raises:
-      PadirError: an option has a wrong value, or each translation sets it, as it does the mode.
+      PadirError: there is no such option, it has a wrong value, or each translation sets it, as it does the mode.
     """
-    if others := options.keys() - OPTIONS.keys():
-        raise unknown(min(others))
     for name in ("mode", "batch_size", "seed"):
         if name in options:
             what = f"a card cannot set {name}, which each translation sets"
@@ -102,6 +100,18 @@ def default_decoding(card: ModelCard) -> Decoding:
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"
         raise PadirError(what, remedy="correct model.json") from None
+
+
+def with_options(card: ModelCard, options: Mapping[str, Any]) -> ModelCard:
+    """A card with other decoding options.
+
+    Raises:
+      PadirError: options are wrong, or do not fit the model.
+    """
+    of_card(options)  # checked here, because a later error would name a file
+    card = dataclasses.replace(card, decoding=dict(options))
+    resolve(default_decoding(card), card.config, card.corruption, card.strategy)
+    return card
 
 
 def modes_of(config: ModelConfig) -> tuple[Mode, ...]:

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
@@ -146,8 +146,7 @@ class Decoding:
     placeholders: PlaceholdersOption
 
     def __init__(self, **options: Unpack[DecodingOptions]) -> None:
-        if others := options.keys() - OPTIONS.keys():
-            raise unknown(min(others))
+        _check_names(options)
         values = {name: option.default for name, option in OPTIONS.items()} | options
         # Options of both modes may stand beside a given mode: each mode reads its own.
         if "mode" not in options or len(choosing(options)) < len(MODES):
@@ -196,8 +195,7 @@ class Decoding:
         >>> Decoding(num_lengths=5).changed(beam=2).mode
         'causal'
         """
-        if others := changes.keys() - OPTIONS.keys():
-            raise unknown(min(others))
+        _check_names(changes)
         mode = implied_mode(changes) or changes.get("mode", self.mode)
         reads = reads_normalization(changes.get("rerank", "own"))
         kept = self if reads else self.without("length_normalization")
@@ -237,8 +235,9 @@ _differ = {field.name for field in dataclasses.fields(Decoding)} ^ OPTIONS.keys(
 assert not _differ, f"a row of the table without a field, or a field without a row: {sorted(_differ)}"
 
 
-def unknown(name: str) -> PadirError:
-    return PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, OPTIONS))
+def _check_names(names: Iterable[str]) -> None:
+    for name in sorted({*names} - OPTIONS.keys()):
+        raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, OPTIONS))
 
 
 def _canvas(text: str) -> Corruption:

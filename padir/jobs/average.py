@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from padir import checks
-from padir.decoding.fit import default_decoding, of_card, resolve
+from padir.decoding.fit import with_options
 from padir.errors import PadirError
 from padir.models.config import DTYPES
 from padir.models.directory import ModelCard, check_shapes, load_model, save_model
@@ -55,9 +55,7 @@ def average_run(
     check_vacant(output_dir)
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
-    of_card(decoding or {})  # checked here, because a later error would name a file
-    card = dataclasses.replace(card, decoding=dict(decoding or card.decoding))
-    resolve(default_decoding(card), card.config, card.corruption, card.strategy)
+    card = with_options(card, decoding or card.decoding)
 
     def check(shapes: Mapping[str, tuple[int, ...]]) -> None:
         check_shapes(shapes, checkpoints.folder, card)

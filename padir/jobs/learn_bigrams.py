@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import numpy as np
 from padir import checks
 from padir.data.prepared import Mixture, load_tokenizer
 from padir.decoding.bigrams import BEGIN, FILE, Bigrams, Spelling
-from padir.decoding.fit import default_decoding, of_card, resolve
+from padir.decoding.fit import with_options
 from padir.jobs.learn_shortlist import Sentences, read
 from padir.models.directory import MODEL_FILES, card_text, load_model
 from padir.pretrained import model_folder
@@ -85,9 +84,7 @@ def add_to_model(
     output_dir = Path(output_dir)
     check_vacant(output_dir)
     _, card, tokenizer = load_model(folder)
-    of_card(decoding or {})  # checked here, because a later error would name a file
-    card = dataclasses.replace(card, decoding={**card.decoding, **(decoding or {})})
-    resolve(default_decoding(card), card.config, card.corruption, card.strategy)
+    card = with_options(card, {**card.decoding, **(decoding or {})})
     bigrams = learn(data, **settings)  # after all checks that need no table, because it may take long
     bigrams.check(tokenizer)
     with atomic_folder(output_dir) as unfinished:
