@@ -49,6 +49,7 @@ _ROWS = (
     Option("canvas", str, None, "corruption that makes drafts, such as mask", _REFINE, _CALL),
     Option("num_lengths", int, 1, "most likely lengths to try", _REFINE, several=True),
     Option("length_window", bool, False, "try the most likely length and its neighbours", _REFINE),
+    Option("length_min_p", float, 0.0, "skip lengths below this share of the likeliest one's", _REFINE, several=True),
     Option("prefix_beam", int, 1, "CTC: most likely sentences to read out of a canvas", _REFINE, several=True),
     Option("num_drafts", int, 1, "random drafts of each length, or samples; the best is kept"),
     Option(

@@ -240,7 +240,7 @@ class Translator(SentenceTranslator):
         """Yields the draft of a sentence and its canvas after each decoder pass, as the passes are made.
 
         One draft of the most likely length is refined; `translate` in the mode "refine" with `num_lengths=1` makes the
-        same passes.
+        same passes. With a `prefix_beam` it reads more out of the last canvas than the argmax that is yielded here.
 
         Raises:
           PadirError: the text is empty or too long, or the options do not fit a model that refines drafts.

@@ -76,6 +76,7 @@ RANGES = [
     (MinimumBayesRisk, "utility", ["ter"], ["bleu"]),
     *((Decoding, name, *COUNT) for name in ("num_steps", "batch_size", "num_lengths", "num_drafts", "beam")),
     (Decoding, "prefix_beam", *COUNT),
+    (Decoding, "length_min_p", *RATE),
     *((Decoding, name, [-1, 2**31], [0]) for name in ("n_best", "seed")),
     *((Decoding, name, *FREE) for name in ("length_normalization", "temperature", "length_penalty", "blank_penalty")),
     *((LengthLimits, name, [1], [2]) for name in ("max_source_tokens", "max_target_tokens")),

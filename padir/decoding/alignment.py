@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from padir.decoding.loaded import LoadedModel
+from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.refine_batch import padded_length
 from padir.distributed.sharding import on_host
 from padir.models.transformer import Transformer
@@ -39,6 +40,7 @@ def words(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
+@PROGRAMS.add
 @functools.partial(jax.jit, static_argnums=0)
 def cross_attention(
     model: Transformer,
@@ -79,7 +81,7 @@ def links(
 
     Args:
       pairs: a source and a target each.
-      lengths: allowed lengths of the rows of sources; () allows multiples of 8.
+      lengths: allowed lengths of the rows of sources; () allows those of `padded_length`.
       truncate: leave the end of a text that is too long without links instead of raising an error.
 
     Raises:

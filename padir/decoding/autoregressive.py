@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.decoding.fusion import FusedScore, FusedSearch
+from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
@@ -135,6 +136,7 @@ def allowed(
     return jnp.where(jnp.where(eos_V, position_BN1 > 0, inner_BN1), logits_BNV, -jnp.inf)
 
 
+@PROGRAMS.add
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
 def write_targets(
     model: Transformer,
@@ -184,6 +186,7 @@ def write_targets(
     return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B
 
 
+@PROGRAMS.add
 @functools.partial(jax.jit, static_argnums=0)
 def score_targets(
     model: Transformer,
@@ -272,24 +275,50 @@ def _tree(targets: Sequence[list[int]]) -> tuple[list[tuple[int, int]], list[tup
     return nodes, following
 
 
+@PROGRAMS.add
 @functools.partial(jax.jit, static_argnums=0, static_argnames="group")
 def score_trees(
-    model: Transformer, params: Any, cross_kv: Any, source_segment_BS: Int[Array, "B S"], trees: PrefixTrees, group: int
+    model: Transformer,
+    params: Any,
+    cross_kv: Any,
+    source_segment_BS: Int[Array, "B S"],
+    trees: PrefixTrees,
+    group: int | None,
 ) -> Float[Array, "B N"]:
     """A causal model's log-probability of each target, in one pass that reads each prefix once; 0 for empty targets.
 
-    Only the logits of `group` prefixes of each sentence, a divisor of U, are in memory at a time.
+    Only the logits of `group` prefixes are in memory at a time. Padding has none, unless `group` is None for sentences
+    that several devices share.
     """
     bound = model.bind({"params": params})
     states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)
+    next_BUN = trees.next_BNU.swapaxes(1, 2)
 
-    def read(some):
-        states_BUD, next_BUN = some
-        logits_BUV = model.bind({"params": params}).logits(states_BUD)
-        at_next_BUN = jnp.take_along_axis(logits_BUV, next_BUN, axis=-1)
-        log_prob_BUN = at_next_BUN - jax.nn.logsumexp(logits_BUV, axis=-1, keepdims=True)
-        return jnp.where(next_BUN > 0, log_prob_BUN, 0.0).sum(1)
+    def log_prob(some):
+        states_RD, next_RN = some
+        logits_RV = model.bind({"params": params}).logits(states_RD)
+        return jnp.take_along_axis(logits_RV, next_RN, axis=-1) - jax.nn.logsumexp(logits_RV, axis=-1, keepdims=True)
 
-    groups = states_BUD, trees.next_BNU.swapaxes(1, 2)
-    groups = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, group, x.shape[-1]).swapaxes(0, 1), groups)
-    return jax.lax.map(read, groups).sum(0)
+    if group is None:
+        by_prefix = jax.tree.map(lambda x: x.swapaxes(0, 1)[:, :, None], (states_BUD, next_BUN))
+        log_prob_BUN = jax.lax.map(log_prob, by_prefix)[:, :, 0].swapaxes(0, 1)
+    else:
+        log_prob_BUN = _in_groups(log_prob, (states_BUD, next_BUN), (next_BUN > 0).any(-1), group)
+    return jnp.where(next_BUN > 0, log_prob_BUN, 0.0).sum(1)
+
+
+def _in_groups(log_prob: Callable[..., Array], rows: Any, read_BU: Bool[Array, "B U"], group: int) -> Array:
+    """Calls `log_prob` for the prefixes of `read_BU`, `group` at a time; 0 for all others."""
+    # P = B * U prefixes, in an order in which those that are read come first.
+    rows_P = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), rows)
+    place_P = jnp.argsort(~read_BU.reshape(-1), stable=True)
+    place_P = jnp.concatenate([place_P, jnp.full(group, read_BU.size)])
+
+    def read(i, log_prob_PN):
+        place_G = jax.lax.dynamic_slice_in_dim(place_P, i * group, group)
+        (log_prob_GN,) = log_prob(jax.tree.map(lambda x: x.at[place_G].get(mode="clip")[None], rows_P))
+        return log_prob_PN.at[place_G].set(log_prob_GN, mode="drop")
+
+    groups = -(-read_BU.sum() // group)
+    log_prob_PN = jax.lax.fori_loop(0, groups, read, jnp.zeros(rows_P[1].shape))
+    return log_prob_PN.reshape(rows[1].shape)

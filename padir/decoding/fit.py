@@ -10,6 +10,7 @@ The options of a call go through three functions, in this order:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,9 +135,25 @@ def resolve(
 ) -> Decoding:
     """Fills in the mode, and the model's own strategy and canvas, and forgets what the mode does not read.
 
+    Options that were resolved before cost nothing, unless they have a rule of one's own: two rules that are equal need
+    not be the same object.
+
     Raises:
       PadirError: options do not fit the model.
     """
+    make = _resolve if isinstance(decoding.rerank, str) else _resolve.__wrapped__
+    try:
+        hash(decoding)
+    except TypeError:  # a strategy or canvas of one's own
+        make = _resolve.__wrapped__
+    return make(decoding, config, own_corruption, own_strategy)
+
+
+@functools.lru_cache(32)
+def _resolve(
+    decoding: Decoding, config: ModelConfig, own_corruption: Corruption | None, own_strategy: Strategy | None
+) -> Decoding:
+    """`resolve`, which remembers its results."""
     mode = mode_of(decoding, config)
     decoding = dataclasses.replace(decoding.without(*foreign(mode)), mode=mode)
     _check_ranker(decoding, config)
@@ -161,6 +178,8 @@ def _resolve_refining(
 ) -> Decoding:
     """`resolve` for refining drafts."""
     decoding = filled(decoding, config, own_corruption, own_strategy)
+    if decoding.num_lengths == 1:
+        decoding = decoding.without("length_min_p")  # the most likely length is always tried
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
     for name, most in config.reading.limits.items():

@@ -32,7 +32,7 @@ class Hypothesis(NamedTuple):
 
     Attributes:
       tokens: target ids without EOS, after repeated ones were dropped.
-      score: the writer's own score; higher is better.
+      score: the writer's own score; higher is better. It may be NaN if the sentence has no other hypothesis.
       rank: orders the hypotheses of a sentence where no rule does, highest first; None for the score.
       log_prob: sum of the log-probabilities of the tokens that count.
       counted: number of these tokens. A writer whose length decides where EOS stands does not count EOS.

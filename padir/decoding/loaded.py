@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from padir.decoding.bigrams import BigramScore
-from padir.decoding.program_cache import check_process
+from padir.decoding.program_cache import PROGRAMS, check_process
 from padir.decoding.refine_batch import encode, padded
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
@@ -106,7 +106,8 @@ class LoadedModel:
         return EncodedBatch(source_BS, encoded, cross_kv)
 
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the context in which programs run on the devices of the parameters."""
+        """Returns the context in which programs run on the devices of the parameters; makes room for programs."""
+        PROGRAMS.make_room()
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def side(self, mode: str, precision: str | None = None) -> LoadedModel:

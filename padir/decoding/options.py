@@ -38,6 +38,7 @@ else:  # text is accepted, too, and replaced by what it names
 
 MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
+Share = Annotated[float, partial(checks.within, 0, 1)]
 Weight = Annotated[float, partial(checks.within, 0, 1_000)]
 Exponent = Annotated[float, partial(checks.within, 0, 10)]
 
@@ -51,6 +52,7 @@ class DecodingOptions(TypedDict, total=False):
     canvas: Corruption | str | None
     num_lengths: int
     length_window: bool
+    length_min_p: float
     prefix_beam: int
     num_drafts: int
     rerank: Ranker | str
@@ -82,6 +84,8 @@ class Decoding:
       num_lengths: number of the most likely lengths to try.
       length_window: try the most likely length and its neighbours (`padir.models.length.top_lengths`) in place of the
         most likely lengths, which may be far from each other.
+      length_min_p: of these lengths, try only those that have at least this share of the most likely one's probability
+        (as min-p sampling leaves out tokens); 0 tries all.
       prefix_beam: number of sentences that prefix beam search reads out of a CTC model's canvas in the last pass.
       num_drafts: number of random drafts of each length, or number of samples.
       rerank: the rule that chooses among hypotheses: a name of `RULES`, an autoregressive model (its directory, or the
@@ -128,6 +132,7 @@ class Decoding:
     canvas: CanvasOption | None
     num_lengths: checks.Count
     length_window: bool
+    length_min_p: Share
     prefix_beam: checks.Count
     num_drafts: checks.Count
     rerank: Ranker | str
@@ -196,6 +201,8 @@ class Decoding:
         'causal'
         """
         _check_names(changes)
+        if not changes:
+            return self
         mode = implied_mode(changes) or changes.get("mode", self.mode)
         reads = reads_normalization(changes.get("rerank", "own"))
         kept = self if reads else self.without("length_normalization")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -41,6 +42,7 @@ def compile_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
     return Path(folder)
 
 
+Jitted = TypeVar("Jitted")
 _process: int | None = None  # the first process that was ready to run programs
 
 
@@ -60,10 +62,16 @@ class ProgramCache:
     `mappings` is the function of this name; tests replace it.
     """
 
-    functions: tuple[Any, ...]
     mappings: Callable[[], tuple[int, int] | None]
+    functions: list[Any] = dataclasses.field(default_factory=list)
     times_dropped: int = 0
     _known: int = 0
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def add(self, function: Jitted) -> Jitted:
+        """Decorates a jitted function whose programs are to be dropped with the others."""
+        self.functions.append(function)
+        return function
 
     def share(self) -> float:
         """The share of its mappings that the process uses, 0 .. 1; 0 if there is no limit."""
@@ -72,11 +80,12 @@ class ProgramCache:
 
     def make_room(self) -> None:
         """Drops all programs if mappings run short; checks only if a program was compiled since the last call."""
-        count = sum(function._cache_size() for function in self.functions)
-        if count > self._known:
-            self._known = count
-            if self.share() > SHARE:
-                self.drop()
+        with self._lock:  # threads that write batches
+            count = sum(function._cache_size() for function in self.functions)
+            if count > self._known:
+                self._known = count
+                if self.share() > SHARE:
+                    self.drop()
 
     def drop(self) -> None:
         """Drops all programs."""
@@ -94,3 +103,7 @@ def mappings() -> tuple[int, int] | None:
             return sum(1 for _ in lines), int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
         return None
+
+
+PROGRAMS = ProgramCache(mappings)
+"""The programs of decoding; `LoadedModel.on_devices` makes room for them."""

@@ -49,7 +49,7 @@ def read(
     if ranker is not None and several:
         if "causal" in ranker.needs:
             batch = written.encoded or loaded.encode([each.tokens for each in sources], batch_size, shapes.lengths)
-            hypotheses = read_again(loaded, batch, hypotheses, shapes.counts)
+            hypotheses = read_again(loaded, batch, hypotheses, shapes)
         if "text" in ranker.needs:
             for b in several:
                 source = sources[b].text
@@ -75,9 +75,11 @@ def _check(written: Written, sentences: int, vocab_size: int) -> None:
     if len(counts) != sentences or 0 in counts:
         expected = f"at least one hypothesis for each of {sentences} sentences"
         raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
+    for own in written.hypotheses:
+        for each in own if len(own) > 1 else ():  # a search without scores has one hypothesis
+            if not math.isfinite(each.score):
+                raise PadirError("the score of a writer's hypothesis", "a finite number", each.score)
     for each in itertools.chain(*written.hypotheses):
-        if not math.isfinite(each.score):
-            raise PadirError("the score of a writer's hypothesis", "a finite number", each.score)
         if len(each.tokens) and not 0 <= min(each.tokens) <= max(each.tokens) < vocab_size:
             raise PadirError("the tokens of a writer's hypothesis", f"ids below {vocab_size}", each.tokens)
 

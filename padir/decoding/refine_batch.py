@@ -19,20 +19,21 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from padir.decoding.fusion import FusedScore
+from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
 from padir.readout.prefix_beam import PrefixScore
 from padir.refinement.canvas import Canvas, hold, restrict_visibility
-from padir.refinement.corruption import draft
+from padir.refinement.corruption import noise_canvas
 from padir.refinement.loop import Refined, refine
 from padir.refinement.protocols import Corruption, Decoder, Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import sentence_keys
 from padir.text.ids import pad_rows, round_up
 
-BUCKET = 8  # lengths are rounded up to a multiple of this
-POSITIONS = 512  # maximum number of positions that the decoder processes at once on a CPU
+BUCKET = 8  # the smallest row length
+POSITIONS = 128  # number of positions that a decoder reads at once on a CPU
 
 
 class DraftInputs(NamedTuple):
@@ -41,7 +42,8 @@ class DraftInputs(NamedTuple):
     Attributes:
       cross_kv, source_segment_BS: cross-attention keys and values of the sources, and the sources' segment ids.
       source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
-      length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
+      length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw. A length of 0 is
+        no candidate: its row takes no pass.
       num_steps, seed, blank_penalty: as in `Decoding`; other values compile no new program.
       fixed_RL: ids that candidates must hold at their positions, 0 for none; None if no candidate holds any.
       kept_v: ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
@@ -106,17 +108,26 @@ def padded(
     """Pads token lists to an array of one of few shapes, so that few programs are compiled.
 
     The number of rows is at most `batch_size`, rounded up to a multiple of `row_multiple`, the number of devices that
-    share the rows. The length of the rows is one of `lengths`, or a multiple of `BUCKET`.
+    share the rows. The length of the rows is `padded_length`.
     """
     num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), row_multiple)
     return pad_rows(list(rows), padded_length(max(map(len, rows)), lengths), num_rows)
 
 
 def padded_length(length: int, lengths: Sequence[int] = ()) -> int:
-    """The row length for a number of tokens: the first of `lengths` with room, else a multiple of `BUCKET`."""
-    return next((room for room in lengths if room >= length), round_up(length, BUCKET))
+    """The row length for a number of tokens: the first of `lengths` with room, else one of 8, 12, 16, 24, 32, 48, 64 ..
+
+    Each of these lengths is 2 or 3 times a power of 2, so that a corpus compiles few programs.
+
+    >>> [padded_length(length) for length in (3, 9, 13, 17, 33, 65)]
+    [8, 12, 16, 24, 48, 96]
+    """
+    longest = max(BUCKET, length)
+    quarter = (1 << (longest - 1).bit_length()) // 4
+    return next((room for room in lengths if room >= length), round_up(longest, quarter))
 
 
+@PROGRAMS.add
 @functools.partial(jax.jit, static_argnums=0)
 def encode(model: Transformer, params, source_BS):
     """Computes the encoder's output of a batch of sources, and each decoder layer's keys and values of this output."""
@@ -126,6 +137,7 @@ def encode(model: Transformer, params, source_BS):
     return encoded, bound.cross_kv(encoded.memory_BSD)
 
 
+@PROGRAMS.add
 @functools.partial(jax.jit, static_argnames=("model", "options"))
 def refine_drafts(model: Transformer, params, inputs: DraftInputs, options: RefineOptions) -> Drafts:
     """Makes a draft of every candidate of a batch and refines all drafts."""
@@ -184,11 +196,21 @@ def _trace(refined: Refined) -> tuple[Any, Any] | None:
     return None if refined.tokens_TBL is None else (refined.tokens_TBL, refined.scores_TBL)
 
 
+def joined(parts: Sequence[Drafts]) -> Drafts:
+    """Joins untraced drafts of the same rows, widest last; each row is in the part that has a length for it."""
+    *others, widest = parts
+    whole = jax.tree.map(np.array, widest) if others else widest
+    for part in others:
+        rows = part.length_R > 0
+        for array, narrow in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+            array[(rows, *map(slice, narrow.shape[1:]))] = narrow[rows]
+    return whole
+
+
 def rows_together(length: int, platform: str) -> int | None:
     """Number of rows of a length that the decoder processes at once on a platform, such as "cpu"; None for all.
 
-    A few hundred positions keep a CPU busy. In small groups, rows that are done cost nothing. GPUs and TPUs need all
-    rows.
+    `POSITIONS` keep a CPU busy. In small groups, rows that are done cost nothing. GPUs and TPUs need all rows.
     """
     return max(1, POSITIONS // length) if platform == "cpu" else None
 
@@ -200,7 +222,8 @@ def lay_out(model: Transformer, params, inputs: DraftInputs, options: RefineOpti
     # A candidate's key depends on its length and draw alone, so that other candidates do not change it.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, inputs.length_BN.shape[1]), length_R, inputs.draw_BN.reshape(-1))
-    canvas = draft(key_R, length_R, options.max_target_length, options.corruption, model.ids)
+    canvas = noise_canvas(key_R, length_R, options.max_target_length, options.corruption, model.ids)
+    canvas = dataclasses.replace(canvas, done_BL=canvas.done_BL | (length_R == 0)[:, None])
     if inputs.fixed_RL is not None:
         canvas = hold(canvas, inputs.fixed_RL)
     if model.config.decontextualised:

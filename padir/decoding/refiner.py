@@ -25,6 +25,7 @@ from padir.decoding.refine_batch import (
     DraftInputs,
     Drafts,
     RefineOptions,
+    joined,
     lay_out,
     padded_length,
     refine_drafts,
@@ -39,6 +40,8 @@ from padir.models.params import in_model_dtype
 from padir.refinement.loop import steps
 from padir.text.ids import pad_rows, round_up
 
+_NONE = Candidate(0, 0)  # takes the place of a candidate in a row that has none
+_SOURCES = (16, 48, 128, 384)  # lengths of sources: each width of canvas compiles a program for each of them
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
 
 
@@ -74,33 +77,64 @@ class Refiner:
 
     def encode(self, sources: Sequence[SourceSentence]) -> EncodedBatch:
         """Encodes a batch; its arrays may not be computed yet."""
-        return self.loaded.encode([each.tokens for each in sources], self.decoding.batch_size, self.shapes.lengths)
+        return self.loaded.encode(
+            [each.tokens for each in sources], self.decoding.batch_size, self.shapes.lengths or _SOURCES
+        )
 
     def try_lengths(self, sources: Sequence[SourceSentence], batch: EncodedBatch) -> list[list[Candidate]]:
         """Lists the candidates of each sentence, for its given target length or for predicted lengths."""
         decoding = self.decoding
-        lengths = [[each.target_length] for each in sources if each.target_length is not None]
-        if not lengths:
-            length_BK = on_host(top_lengths(batch.encoded.length, decoding.num_lengths, decoding.length_window))
-            lengths = length_BK[: len(sources)].tolist()
+        given = {b: source.target_length for b, source in enumerate(sources) if source.target_length is not None}
+        likely: list[list[int]] = [[] for _ in sources]
+        if len(given) < len(sources):
+            options = decoding.num_lengths, decoding.length_window, decoding.length_min_p
+            length_BK = on_host(top_lengths(batch.encoded.length, *options))
+            likely = [[length for length in row if length] for row in length_BK[: len(sources)].tolist()]
+        lengths = [[given[b]] if b in given else row for b, row in enumerate(likely)]
         most = self.loaded.card.config.max_length
         return [
-            candidates(own, decoding.num_drafts, most, source.template) * decoding.prefix_beam
+            candidates(own, decoding.num_drafts, most, source.template)
             for source, own in zip(sources, lengths, strict=True)
         ]
 
     def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
         """Makes a draft of every candidate and refines all drafts; gives them on the host."""
-        inputs, options = self._arguments(batch, tried)
+        calls = [self._arguments(batch, some) for some in self._by_width(tried)]
         with self.loaded.on_devices():
-            return on_host(refine_drafts(self.loaded.model, self.loaded.converted, inputs, options))
+            return joined([on_host(refine_drafts(self.loaded.model, self.loaded.converted, *each)) for each in calls])
+
+    def _by_width(self, tried: Sequence[Sequence[Candidate]]) -> list[Sequence[Sequence[Candidate]]]:
+        """The candidates in parts, one for each width of canvas, narrowest first; `_NONE` in the place of all others.
+
+        A single part has all, unless the decoder takes rows in groups, in which rows without a candidate cost nothing.
+        """
+        widths = [[padded_length(each.length) for each in own] for own in tried]
+        found = sorted({width for own in widths for width in own})
+        together = self._rows_together(found[-1])
+        few = together is None or sum(map(len, tried)) <= together
+        if few or self.trace or self.shapes.lengths or self.decoding.prefix_beam > 1:
+            return [tried]
+        return [
+            [
+                [each if of_each == width else _NONE for each, of_each in zip(own, of_own, strict=True)]
+                for own, of_own in zip(tried, widths, strict=True)
+            ]
+            for width in found
+        ]
+
+    def _rows_together(self, length: int) -> int | None:
+        # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
+        # exchange rows at every step.
+        return rows_together(length, self.loaded.platform) if self.loaded.mesh is None else None
 
     def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
-        inputs, options = self._arguments(batch, tried)
-        with self.loaded.on_devices():
-            program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, options).compile()
-        return getattr(program.memory_analysis(), "temp_size_in_bytes", None)
+        sizes = []
+        for inputs, options in [self._arguments(batch, some) for some in self._by_width(tried)]:
+            with self.loaded.on_devices():
+                program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, options).compile()
+            sizes.append(getattr(program.memory_analysis(), "temp_size_in_bytes", None))
+        return None if None in sizes else max(sizes)
 
     def hypotheses(
         self,
@@ -117,7 +151,7 @@ class Refiner:
         most = drafts.length_R.size // batch.source_BS.shape[0]  # rows of a sentence
         found = []
         for b, (source, own) in enumerate(zip(sources, tried, strict=True)):
-            rows = range(b * most, b * most + len(own))
+            rows = range(b * most, b * most + len(own) * self.decoding.prefix_beam)
             if self.decoding.prefix_beam > 1:
                 rows = [row for row in rows if row == rows[0] or drafts.log_prob_R[row] != -np.inf]
             if not np.isfinite(drafts.log_prob_R[rows]).all():
@@ -197,13 +231,13 @@ class Refiner:
         decoding = self.decoding
         loaded = self.loaded
         assert decoding.strategy is not None and decoding.canvas is not None
-        if decoding.prefix_beam > 1:  # all candidates of a sentence are read out of one canvas
-            tried = [own[:1] for own in tried]
         most = max(map(len, tried))
-        most = min((count for count in self.shapes.counts if count >= most), default=most)
-        # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
-        table = [[*own, *[own[0]] * (most - len(own))] for own in tried]
-        table += [table[0]] * (batch.source_BS.shape[0] - len(table))
+        few = 1 << (most - 1).bit_length()  # few programs
+        if most <= decoding.num_drafts * decoding.num_lengths < few:
+            few = decoding.num_drafts * decoding.num_lengths
+        most = min((count for count in self.shapes.counts if count >= most), default=few)
+        table = [[*own, *[_NONE] * (most - len(own))] for own in tried]
+        table += [[_NONE] * most] * (batch.source_BS.shape[0] - len(table))
         length_BN = np.array([[each.length for each in own] for own in table], np.int32)
         draw_BN = np.array([[each.draw for each in own] for own in table], np.int32)
         longest = max(int(length_BN.max()), batch.source_BS.shape[1] if self.shapes.lengths else 0)
@@ -229,9 +263,7 @@ class Refiner:
             max_target_length=length,
             strategy=decoding.strategy,
             corruption=decoding.canvas,
-            # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
-            # exchange rows at every step.
-            rows_at_once=rows_together(length, loaded.platform) if loaded.mesh is None else None,
+            rows_at_once=self._rows_together(length),
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
             prefix_beam=decoding.prefix_beam,

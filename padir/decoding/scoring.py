@@ -10,12 +10,14 @@ import numpy as np
 from padir.decoding.autoregressive import PrefixTrees, score_targets, score_trees
 from padir.decoding.hypothesis import Hypothesis, not_finite
 from padir.decoding.loaded import EncodedBatch, LoadedModel
-from padir.decoding.programs import PROGRAMS
-from padir.decoding.refine_batch import padded_length
+from padir.decoding.refine_batch import POSITIONS, padded_length
 from padir.decoding.translation import TargetScore
+from padir.decoding.writer import Shapes
 from padir.distributed.sharding import on_host
-from padir.models.transformer import Transformer
 from padir.text.ids import EOS, sorted_batches
+
+_PREFIXES = 2048  # whose logits an accelerator has in memory at a time
+_TREE_UNIT = 16  # numbers of prefixes are few multiples of this
 
 
 def score_pairs(
@@ -24,7 +26,6 @@ def score_pairs(
     """Log-probability of each target, a token list with EOS, given its source."""
     results = [TargetScore(0.0, 0)] * len(sources)
     for some in sorted_batches(range(len(sources)), batch_size, lambda i: (len(sources[i]), len(targets[i]))):
-        PROGRAMS.make_room()
         source_BS = loaded.place(loaded.padded([sources[i] for i in some], batch_size))
         target_BL = loaded.place(loaded.padded([targets[i] for i in some], batch_size))
         with loaded.on_devices():
@@ -37,11 +38,11 @@ def score_pairs(
 
 
 def read_again(
-    loaded: LoadedModel, batch: EncodedBatch, hypotheses: Sequence[Sequence[Hypothesis]], counts: Sequence[int] = ()
+    loaded: LoadedModel, batch: EncodedBatch, hypotheses: Sequence[Sequence[Hypothesis]], shapes: Shapes
 ) -> list[list[Hypothesis]]:
     """The hypotheses with `Hypothesis.causal`: the model's causal side reads those of sentences with several.
 
-    One pass reads all; the encoder does not run again. `counts` are as in `Shapes`.
+    One pass reads all; the encoder does not run again. The batch was written with these `shapes`.
     """
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if not several:
@@ -52,22 +53,25 @@ def read_again(
     if loaded.mesh is None and (room := 1 << (len(several) - 1).bit_length()) < size:
         read = [*several, *[several[0]] * (room - len(several))]
     most = max(map(len, hypotheses))
-    most = min((count for count in counts if count >= most), default=most)
+    most = min((count for count in shapes.counts if count >= most), default=most)
     targets: list[list[list[int]]] = [[[]] * most for _ in read]
     places = {b: read.index(b) for b in several}
     for b, place in places.items():
         own = [[*each.tokens, EOS] for each in hypotheses[b]]
         targets[place] = own + [[]] * (most - len(own))
-    # Where targets fit into rows as long as those of sources, fewer programs are compiled.
-    longest = max(len(target) for own in targets for target in own)
-    width = padded_length(longest, batch.source_BS.shape[1:])
+    width = _TREE_UNIT
+    if shapes.lengths:
+        longest = max(len(target) for own in targets for target in own)
+        width = padded_length(longest, batch.source_BS.shape[1:])
     memory = batch.cross_kv, batch.encoded.segment_BS
     with loaded.on_devices():
-        causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
         if len(read) < size:
             memory = jax.tree.map(lambda x: x[np.array(read)], memory)
         trees = loaded.place(PrefixTrees.of(targets, width))
-        log_prob_BN = on_host(score_trees(causal, loaded.converted, *memory, trees, group=width))
+        group = None
+        if loaded.mesh is None:
+            group = min(trees.token_BU.size, POSITIONS if loaded.platform == "cpu" else _PREFIXES)
+        log_prob_BN = on_host(score_trees(loaded.side("causal").model, loaded.converted, *memory, trees, group=group))
     found = [[*own] for own in hypotheses]
     for b, place in places.items():
         found[b] = [

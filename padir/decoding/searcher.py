@@ -11,10 +11,10 @@ from padir.decoding.autoregressive import length_limits, write_targets
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import BUCKET
+from padir.decoding.refine_batch import padded_length
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
-from padir.text.ids import pad_rows, round_up
+from padir.text.ids import pad_rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,9 +71,9 @@ class Searcher:
     def _limits(self, sources: Sequence[SourceSentence], width: int) -> tuple[list[int], int]:
         """The most target tokens of each sentence, EOS included, and the length of the program's rows."""
         most = self.loaded.card.config.max_length
-        given = [source.target_length for source in sources if source.target_length is not None]
-        if given:
-            return given, min(round_up(max(given), BUCKET), most)
+        given = {b: source.target_length for b, source in enumerate(sources) if source.target_length is not None}
+        if len(given) == len(sources):
+            return [*given.values()], min(padded_length(max(given.values())), most)
         limits = length_limits([len(source.tokens) for source in sources], most)
         (longest,) = length_limits([width], most)
         if any(source.template is not None for source in sources):
@@ -81,6 +81,9 @@ class Searcher:
             least = [0 if source.template is None else source.template.least for source in sources]
             limits = [min(limit + more, most) for limit, more in zip(limits, least, strict=True)]
             longest = min(1 << (max(limits) - 1).bit_length(), most)  # few programs
+        if given:
+            limits = [given.get(b, limit) for b, limit in enumerate(limits)]
+            longest = max(longest, min(padded_length(max(given.values())), most))
         return limits, longest
 
 

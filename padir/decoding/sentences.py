@@ -7,12 +7,17 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import copy
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+
+import jax
 
 from padir.decoding.alignment import links
 from padir.decoding.bigrams import Bigrams
@@ -21,7 +26,6 @@ from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import check_process
-from padir.decoding.programs import PROGRAMS
 from padir.decoding.reading import read
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
@@ -32,6 +36,9 @@ from padir.errors import PadirError
 from padir.models.directory import ModelCard
 from padir.text.ids import sorted_batches
 from padir.text.tokenizer import Tokenizer
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +76,43 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
     return Searcher(loaded, decoding, shapes)
 
 
+def one_ahead(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Maps a function over items, in order; two threads work on the next ones while the caller reads a result.
+
+    If settings of JAX hold in the caller's thread alone (`with jax.default_device(..)`), this thread does the work.
+    """
+    if len(items) < 2:
+        yield from map(function, items)
+        return
+    pool = concurrent.futures.ThreadPoolExecutor(2)
+    try:
+        if pool.submit(lambda: jax.config.values).result() != jax.config.values:
+            yield from map(function, items)
+            return
+        waiting = collections.deque(pool.submit(function, item) for item in items[:2])
+        for item in items[2:]:
+            result = waiting.popleft().result()
+            waiting.append(pool.submit(function, item))
+            yield result
+        for each in waiting:
+            yield each.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _once(make: Callable[[], Result]) -> Callable[[], Result]:
+    """A function that calls `make` once, also if several threads call it."""
+    lock, cached = threading.Lock(), functools.cache(make)
+
+    def call() -> Result:
+        with lock:
+            return cached()
+
+    return call
+
+
 _log = logging.getLogger("padir")
+MapBatches = Callable[..., Iterable[list[Translation]]]
 Own = TypeVar("Own", bound="SentenceTranslator")
 
 
@@ -91,19 +134,21 @@ class SentenceTranslator:
             _log.warning("the model's card asks for fusion, but the model has no table of bigrams: it is left out")
             self.decoding = self.decoding.without("fusion")
         self.bigrams = bigrams
-        table = None if bigrams is None else functools.cache(functools.partial(bigrams.score, tokenizer))
+        table = None if bigrams is None else _once(functools.partial(bigrams.score, tokenizer))
         self.loaded = LoadedModel(params, card, tokenizer, table)
         self.model = self.loaded.model
         self.shapes = Shapes()
         self._make_writer: MakeWriter = make_writer
-        self._map: Callable[..., Iterable[list[Translation]]] = map  # over batches
+        # Several devices need one order of programs, and two batches at once more of an accelerator's memory.
+        single = self.loaded.mesh is None and self.loaded.platform == "cpu"
+        self._map: MapBatches = one_ahead if single else map
 
-    def with_writer(self: Own, make: MakeWriter, at_once: Callable[..., Iterable[list[Translation]]] = map) -> Own:
+    def with_writer(self: Own, make: MakeWriter, at_once: MapBatches = map) -> Own:
         """Gives this translator with another engine.
 
         Args:
           make: makes the writer of each call.
-          at_once: maps a function over the batches of a call, such as `ThreadPoolExecutor.map`.
+          at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`.
         """
         made = copy.copy(self)
         made._make_writer = make
@@ -139,7 +184,9 @@ class SentenceTranslator:
         filled = (i for i, text in enumerate(sentences) if text.strip())
         batches = [*sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i]))]
         run = functools.partial(self.translate_batch, writer, decoding, request.n_best)
-        made = self._map(run, [[sources[i] for i in places] for places in batches])
+        # A rule of one's own is called in the caller's thread.
+        at_once = self._map if self._map is not one_ahead or isinstance(decoding.rerank, str) else map
+        made = at_once(run, [[sources[i] for i in places] for places in batches])
         for places, translations in zip(batches, made, strict=True):
             for i, translation in zip(places, translations, strict=True):
                 results[i] = dataclasses.replace(translation, truncated=i in truncated)
@@ -151,7 +198,6 @@ class SentenceTranslator:
         self, writer: Writer, decoding: Decoding, n_best: int, sources: Sequence[SourceSentence]
     ) -> list[Translation]:
         """Translates the sentences of one batch; `decoding` are the writer's resolved options."""
-        PROGRAMS.make_room()
         return self.read_batch(writer.write(sources), decoding, n_best, sources)
 
     def read_batch(

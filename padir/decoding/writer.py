@@ -60,7 +60,8 @@ class Shapes(NamedTuple):
     """Shapes that batches are padded to, so that few programs are compiled.
 
     Attributes:
-      lengths: allowed row lengths; () allows multiples of 8. Rows of drafts are at least as long as those of sources.
+      lengths: allowed row lengths; () allows those of `padded_length`. Rows of drafts are at least as long as those of
+        sources.
       counts: allowed numbers of candidates of a sentence; () allows all.
     """
 

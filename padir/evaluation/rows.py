@@ -29,7 +29,7 @@ RowDict = dict[str, Any]
 Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
-_NUMBERS = ("num_steps", "num_lengths", "length_window", "prefix_beam", "num_drafts", "blank_penalty")
+_NUMBERS = ("num_steps", "num_lengths", "length_window", "length_min_p", "prefix_beam", "num_drafts", "blank_penalty")
 _RULES = {"causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
@@ -136,6 +136,8 @@ def _lengths(row: RowDict) -> str:
     words = ["oracle" if row.get("oracle_lengths") else "predicted"]
     if row.get("length_window") and row["num_lengths"] > 1:
         words.append("neighbours")
+    if row.get("length_min_p") and row["num_lengths"] > 1:
+        words.append(f"min_p {row['length_min_p']:g}")
     if row["num_drafts"] > 1:
         words.append(f"{row['num_drafts']} drafts")
     return ", ".join(words)

@@ -147,7 +147,7 @@ def named(model: str, translator: Translator, decoding: Decoding) -> str:
 
 def _one_length(decoding: Decoding) -> Decoding:
     """Decoding options for the one length that the reference has."""
-    return decoding.without("num_lengths", "length_window")
+    return decoding.without("num_lengths", "length_window", "length_min_p")
 
 
 class _Model:

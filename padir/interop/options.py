@@ -54,6 +54,9 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     if decoding.fusion is not None:  # the browser has no table: a draft is read as without it
         _log.warning("the export decodes without the table of bigrams: prefix_beam and fusion are left out")
         decoding = decoding.without("fusion", "prefix_beam")
+    if decoding.length_min_p:
+        _log.warning("the export tries all lengths: length_min_p is left out")
+        decoding = decoding.without("length_min_p")
     check_exported(decoding, EXPORTED)
     if not (decoding.ranker is None or isinstance(decoding.ranker, CausalScore)):
         what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"

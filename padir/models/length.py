@@ -80,8 +80,12 @@ def make_length_head(config: ModelConfig) -> nn.Module:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def top_lengths(output: LengthOutput, k: int, length_window: bool = False) -> Int[Array, "B K"]:
+def top_lengths(
+    output: LengthOutput, k: int, length_window: bool = False, min_p: float | Float[Array, ""] = 0.0
+) -> Int[Array, "B K"]:
     """The k most likely lengths of each row's first segment, best first.
+
+    Lengths with less than `min_p` times the probability of the most likely one become 0.
 
     With `length_window`, the lengths are neighbours: first the most likely length, then each time the likelier of the
     two neighbours of the lengths so far. Without `length_window`, the k most likely lengths often include implausible
@@ -94,6 +98,8 @@ def top_lengths(output: LengthOutput, k: int, length_window: bool = False) -> In
 
     >>> top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2).tolist()
     [[3, 2]]
+    >>> top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 3, min_p=0.2).tolist()
+    [[3, 2, 0]]
     """
     if output.canvas_BG is not None:
         checks.within(1, 1, "the source gives the canvas's length", num_lengths=k)
@@ -103,7 +109,9 @@ def top_lengths(output: LengthOutput, k: int, length_window: bool = False) -> In
     log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
     if k > log_prob_BM.shape[-1]:
         raise PadirError("num_lengths", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
-    return 1 + (_outwards(log_prob_BM)[:, :k] if length_window else jax.lax.top_k(log_prob_BM, k)[1])
+    index_BK = _outwards(log_prob_BM)[:, :k] if length_window else jax.lax.top_k(log_prob_BM, k)[1]
+    share_BK = jnp.exp(jnp.take_along_axis(log_prob_BM, index_BK, axis=1) - log_prob_BM.max(-1, keepdims=True))
+    return jnp.where(share_BK < min_p, 0, 1 + index_BK)  # NaN stays in
 
 
 def _outwards(log_prob_BM: Float[Array, "B M"]) -> Int[Array, "B M"]:

@@ -175,8 +175,11 @@ class Tokenizer:
         """Converts each text to token ids, several times faster than repeated calls of `encode`."""
         texts = checks.strings("texts", texts)
         try:
-            every = self._processor.encode(texts, num_threads=1)
-        except TypeError:  # SentencePiece's error for a string that UTF-8 cannot encode
+            if len(texts) == 1:  # a list is given to a new thread
+                every = [self._processor.encode(texts[0])]
+            else:
+                every = self._processor.encode(texts, num_threads=1)
+        except (TypeError, RuntimeError):  # SentencePiece's errors for strings that UTF-8 cannot encode
             raise surrogates_error() from None
         if not self._spelt:
             return every

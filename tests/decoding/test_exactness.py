@@ -18,7 +18,7 @@ from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.programs import PROGRAMS
+from padir.decoding.program_cache import PROGRAMS
 from padir.refinement import Padir, refine
 
 TIED = 1e-4  # a difference of two logits that means nothing in float32

@@ -24,7 +24,7 @@ def counted():
 
 def test_programs_stay_while_there_is_room(counted):
     function, number = counted
-    programs = ProgramCache((function,), lambda: (number["now"], 100))
+    programs = ProgramCache(lambda: (number["now"], 100), [function])
     function(jnp.zeros(2))
     programs.make_room()
     assert function._cache_size() == 1 and programs.times_dropped == 0
@@ -32,7 +32,7 @@ def test_programs_stay_while_there_is_room(counted):
 
 def test_they_go_when_there_is_none_and_come_back(counted):
     function, number = counted
-    programs = ProgramCache((function,), lambda: (number["now"], 100))
+    programs = ProgramCache(lambda: (number["now"], 100), [function])
     function(jnp.zeros(2))
     number["now"] = 61
     programs.make_room()
@@ -43,7 +43,7 @@ def test_they_go_when_there_is_none_and_come_back(counted):
 def test_nothing_is_counted_unless_something_was_compiled(counted):
     function, _ = counted
     asked = []
-    programs = ProgramCache((function,), lambda: asked.append(1))
+    programs = ProgramCache(lambda: asked.append(1), [function])
     for _ in range(3):
         function(jnp.zeros(2))
         programs.make_room()
@@ -58,7 +58,7 @@ def test_dropping_frees_mappings():
     if before is None:
         pytest.skip("only Linux says how many mappings a process has")
     function = jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x.T, axis=0).sum())
-    programs = ProgramCache((function,), lambda: (1, 1))
+    programs = ProgramCache(lambda: (1, 1), [function])
     for n in range(2, 6):
         function(jnp.ones((n, n)))
     more = mappings()[0] - before[0]
@@ -71,14 +71,14 @@ def test_dropping_frees_mappings():
 @pytest.mark.slow
 def test_a_benchmark_never_times_compiling(tokenizer, monkeypatch):
     translator = random_translator(tokenizer)
-    monkeypatch.setattr("padir.decoding.programs.PROGRAMS.mappings", lambda: (1, 1))
+    monkeypatch.setattr("padir.decoding.program_cache.PROGRAMS.mappings", lambda: (1, 1))
     systems = benchmark.systems([("tiny", translator)], [Decoding(num_steps=1)])
     batches = [
         benchmark.TimedBatch(("one",)),
         benchmark.TimedBatch(("one two three four five six seven eight nine ten",)),
     ]
     refuses(benchmark.measure, "1 systems and 2 batches need more compiled", systems, batches, repeats=1)
-    monkeypatch.setattr("padir.decoding.programs.PROGRAMS.mappings", lambda: (1, 10))
+    monkeypatch.setattr("padir.decoding.program_cache.PROGRAMS.mappings", lambda: (1, 10))
     for batch in batches:  # one after the other they fit: those of the first do not count for the second
         assert benchmark.measure(systems, [batch], repeats=1)
 

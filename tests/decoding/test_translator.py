@@ -5,6 +5,7 @@ import itertools
 from collections import deque
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from support.tiny_model import random_translator, same
@@ -169,6 +170,26 @@ class TestLengths:
             assert best.length in lengths and lengths == list(range(lengths[0], lengths[-1] + 1))  # 1 becomes 2
         assert any(np.ptp(lengths_of(each)) > 2 for each in likely)
 
+    @pytest.mark.parametrize("window", [False, True])
+    def test_lengths_that_are_much_less_likely_are_skipped(self, translator, window):
+        """For each sentence: those lengths of the five that have a share of the most likely one's probability."""
+        options = {"num_lengths": 5, "length_window": window, "num_steps": 1, "n_best": 5}
+        tokens, _ = translator.loaded.source_tokens(TEXTS, truncate=False)
+        output = translator.loaded.encode(tokens, 32).encoded.length
+        prob_BM = np.asarray(jax.nn.softmax(output.logits_BGM[:, 0]))
+        share_BM = prob_BM / prob_BM.max(-1, keepdims=True)
+        share_BM[:, 1] = share_BM[:, :2].max(-1)  # a draft of length 1 would have no token, and gets 2
+        listed = translator.translate(TEXTS, **options)
+        shares = [
+            share_BM[b, lengths_of(each)[n] - 1] for b, each in enumerate(listed) for n in range(len(each.candidates))
+        ]
+        least = 0.99 * float(np.median(shares))  # no share is as near as the last bits
+        skipped = translator.translate(TEXTS, length_min_p=least, **options)
+        for b, (each, all_) in enumerate(zip(skipped, listed, strict=True)):
+            likely = [length for length in lengths_of(all_) if share_BM[b, length - 1] >= least]
+            assert sorted(lengths_of(each)) == sorted(likely) and each.hypotheses == len(likely) > 0
+        assert sum(each.hypotheses for each in skipped) < sum(each.hypotheses for each in listed)
+
     def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):
         (result,) = translator.translate(["eins"], num_lengths=translator.card.config.max_length, num_drafts=2)
         assert result.hypotheses == 14  # a length of 1 would hold EOS alone, so 1 and 2 are one
@@ -210,7 +231,7 @@ class TestLengths:
 class TestChoosing:
     @pytest.mark.parametrize("rerank", ["own", "mbr"])
     def test_rows_that_pad_a_sentence_are_no_candidates(self, translator, rerank):
-        """The first sentence has 2 candidates, its neighbour 3: the first one's third row repeats one of the two."""
+        """The first sentence has 2 candidates, its neighbour 3: the first one's third row has none."""
         texts = ["eins zwei", "drei vier fünf"]
         tokens, _ = translator.loaded.source_tokens(texts, False)
         tried = [[Candidate(length, 0) for length in own] for own in ((2, 3), (5, 6, 7))]

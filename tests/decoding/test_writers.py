@@ -11,10 +11,11 @@ from support.tiny_model import random_translator, same
 
 from padir import Decoding, Translation, Translator
 from padir.decoding import Writer
-from padir.decoding.hypothesis import Hypothesis
+from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.ranker import RULES, MinimumBayesRisk, Ranker, Rescore, ranker_of
 from padir.decoding.refiner import Refiner
 from padir.decoding.writer import Written
+from padir.errors import PadirError
 from padir.interop.ctranslate2 import in_ctranslate2
 from padir.options import MODES
 from padir.refinement import Mask, MaskPredict
@@ -114,6 +115,22 @@ def test_a_sentence_does_not_depend_on_its_batch(write, plain):
     moved = write([*TEXTS[::-1], *TEXTS[:4]], batch_size=8)
     same(moved, [*plain[::-1], *plain[:4]])
     same(write(TEXTS[1:2]), plain[1:2])
+
+
+def test_a_given_length_concerns_its_sentence_alone(case, translator):
+    """A writer may get sentences with and without a length in one batch."""
+    writer = translator.writer(translator.resolved(translator.decoding.changed(**case.options)))
+    tokens, _ = translator.loaded.source_tokens(TEXTS, truncate=False)
+    sources = [*map(SourceSentence, TEXTS, tokens)]
+    given = sources[0]._replace(target_length=3)
+    try:
+        alone = writer.write([given]).hypotheses
+    except PadirError as error:
+        assert "takes no target_lengths" in str(error)
+        return
+    mixed, free = writer.write([given, *sources[1:]]).hypotheses, writer.write(sources).hypotheses
+    for found, expected in zip(mixed, [*alone, *free[1:]], strict=True):
+        assert [each.tokens for each in found] == [each.tokens for each in expected]
 
 
 def test_an_empty_line_stays_empty_and_moves_no_other(write, plain):
@@ -240,7 +257,7 @@ WRONG_WRITERS = [
     (Given(Written([[GOOD]])), "at least one hypothesis for each of 2 sentences, got [1]"),
     (Given(Written([[GOOD], []])), "at least one hypothesis for each of 2 sentences, got [1, 0]"),
     (Given([[GOOD], [GOOD]]), "Writer.write gives no padir.decoding.writer.Written, got <class 'list'>"),
-    (Given(Written([[GOOD], [GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
+    (Given(Written([[GOOD], [GOOD, GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
     (Given(Written([[GOOD], [GOOD._replace(tokens=[5, 10**6])]])), "the tokens ... ids below ... got [5, 1000000]"),
     (Given(Written([[GOOD], [GOOD._replace(tokens=[-1])]])), "the tokens ... ids below ... got [-1]"),
     (None, "with_writer must give a Writer ... got <class 'NoneType'>"),

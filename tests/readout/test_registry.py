@@ -56,7 +56,7 @@ FILLED = dataclasses.replace(
     name="filled",
     geometry=FilledGeometry(),
     stage_loss=FilledLoss(FilledGeometry()),
-    limits={"num_lengths": 1, "length_window": False, "prefix_beam": 64},
+    limits={"num_lengths": 1, "length_window": False, "length_min_p": 0, "prefix_beam": 64},
 )
 FOREIGN = f"{__name__}:FILLED"
 

@@ -18,7 +18,7 @@ from support.tiny_model import random_model_dir, random_translator
 
 from padir.cli import main
 from padir.decoding.options import Decoding
-from padir.decoding.programs import PROGRAMS
+from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.serve.engine import Engine, row_lengths
 from padir.serve.messages import Limits, TranslateRequest
@@ -181,7 +181,7 @@ def test_programs_do_not_use_up_the_memory_mappings(client, monkeypatch):
     monkeypatch.setattr(PROGRAMS, "mappings", lambda: (90, 100))
     monkeypatch.setattr(PROGRAMS, "_known", 0)  # as if the request's had been compiled just now
     ask(client, "eins")
-    assert PROGRAMS.times_dropped == dropped + 1
+    assert PROGRAMS.times_dropped > dropped
 
 
 def test_the_end_waits_for_answers(gated):

@@ -12,7 +12,7 @@ import numpy as np
 
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
-from padir.decoding.programs import PROGRAMS
+from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.refiner import Refiner
 from padir.decoding.translation import Translation
 from padir.decoding.writer import Writer, Written
@@ -143,7 +143,8 @@ def systems(
 
 def _drafts_of_one_length(decoding: Decoding) -> Decoding:
     return dataclasses.replace(
-        decoding.without("num_lengths", "length_window"), num_drafts=decoding.num_lengths * decoding.num_drafts
+        decoding.without("num_lengths", "length_window", "length_min_p"),
+        num_drafts=decoding.num_lengths * decoding.num_drafts,
     )
 
 

@@ -20,7 +20,7 @@ from padir.distributed.sharding import DATA
 from padir.models.params import in_model_dtype, init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
-from padir.text.ids import Ids, round_up
+from padir.text.ids import Ids
 from padir.training.config import TrainConfig
 from padir.training.sharded_step import ShardedStep
 
@@ -196,12 +196,12 @@ class _Programs:
 
     def _source_BS(self, shape: DecodeShape) -> Any:
         length = shape.tokens + self.config.model.length_token
-        return self.ints(shape.batch_size, round_up(length, refine_batch.BUCKET))
+        return self.ints(shape.batch_size, refine_batch.padded_length(length))
 
     def _longest(self, shape: DecodeShape) -> int:
         """The width of a translation's canvas, which the readout decides."""
         canvas = self.config.model.geometry.canvas_length(shape.tokens)
-        return round_up(shape.tokens if canvas is None else int(canvas), refine_batch.BUCKET)
+        return refine_batch.padded_length(shape.tokens if canvas is None else int(canvas))
 
     def _rows(self, shape: DecodeShape) -> tuple[int, int]:
         return shape.batch_size, shape.hypotheses

@@ -31,7 +31,7 @@ READ_BY = {
     "passes": ("refinement", "schedule"),
     **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
     **dict.fromkeys(("sentences", "model", "data", "task", "test"), tuple(SUBJECTS)),
-    **dict.fromkeys(("length_window", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
+    **dict.fromkeys(("length_window", "length_min_p", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
 }
 
 

@@ -136,7 +136,7 @@ def refined(
     Raises:
       PadirError: no sentence has text, the options do not fit the model, or the model is causal.
     """
-    decoding = decoding.without("num_lengths", "length_window", "num_drafts")
+    decoding = decoding.without("num_lengths", "length_window", "length_min_p", "num_drafts")
     refiner = translator.refiner(translator.resolved(decoding), trace=True)
     tokens, _ = translator.loaded.source_tokens(test_set.sources, truncate=True)
     filled = [i for i, text in enumerate(test_set.sources) if text.strip()]
