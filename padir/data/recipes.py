@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,7 +168,12 @@ class Recipe:
 
     @functools.cached_property
     def _files(self) -> list[Path]:
-        return sorted(path for path in Path(self.downloads).rglob("*") if path.is_file())
+        found: list[Path] = []
+        for name, folders, files in os.walk(self.downloads, followlinks=True):
+            above = {parent.resolve() for parent in Path(name, "*").parents}
+            folders[:] = [each for each in folders if Path(name, each).resolve() not in above]  # no circles of links
+            found += [Path(name, each) for each in files]
+        return sorted(filter(Path.is_file, found))
 
     def _parts(self, split: str) -> list[Part]:
         return [part for part in PARTS[self._year][split] if part.name not in self.without]
@@ -186,7 +192,7 @@ class Recipe:
         for path in self._files:
             plain = path.with_suffix("") if path.suffix in _COMPRESSED else path
             if any(matches(each, pattern) for each in (path, plain)):
-                if plain.name in found:
+                if plain.name in found and not path.samefile(found[plain.name]):  # as through two links
                     raise PadirError(f"{path} is there twice, also as {found[plain.name]}", remedy="remove one")
                 found[plain.name] = path
         return [found[name] for name in sorted(found)]

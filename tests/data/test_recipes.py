@@ -45,6 +45,24 @@ def test_pairs_come_from_all_parts(name, packed, downloads):
         assert list(source.pairs(split)) == [pair[turn] for pairs in found.values() for pair in pairs]
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_linked_folders_are_entered_once(packed, downloads, tmp_path):
+    folder, expected = downloads("wmt16", packed=packed)
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("files", "again"):  # the same files twice
+        (place / name).symlink_to(folder, target_is_directory=True)
+    (folder / "self").symlink_to(folder, target_is_directory=True)
+    (folder / "up").symlink_to(tmp_path, target_is_directory=True)
+    for name in ("files", "again"):  # two folders with links to each other
+        (tmp_path / name).mkdir()
+    (tmp_path / "files/b").symlink_to(tmp_path / "again", target_is_directory=True)
+    (tmp_path / "again/a").symlink_to(tmp_path / "files", target_is_directory=True)
+    (folder / "files").symlink_to(tmp_path / "files", target_is_directory=True)
+    pairs = [pair for part in PARTS["wmt16"]["train"] for pair in expected[part.name]]
+    assert list(Recipe("wmt16_ro_en", place).pairs("train")) == pairs
+
+
 def test_missing_files_are_listed_and_may_be_left_out(downloads):
     folder, expected = downloads("wmt17")
     for name in ("neu2017.zip", "UNv1.0.en-zh.tar.gz"):
