@@ -260,4 +260,7 @@ class Recipe:
                 if pattern.endswith(".sgm"):
                     yield name, (segment[1] for line in lines_of(file, name) if (segment := _SEGMENT.match(line)))
                 else:
-                    yield name, lines_of(file, name, verbatim=True)
+                    lines = lines_of(file, name, verbatim=True)
+                    if paths and not re.search(rb"(?<!\r)\n", file.peek()):  # a copy from Windows, not WMT's own file
+                        lines = (line.removesuffix("\r") for line in lines)
+                    yield name, lines

@@ -63,6 +63,18 @@ def test_linked_folders_are_entered_once(packed, downloads, tmp_path):
     assert list(Recipe("wmt16_ro_en", place).pairs("train")) == pairs
 
 
+@pytest.mark.parametrize("year", PARTS)
+def test_copies_with_other_line_ends_give_the_same_pairs(year, downloads):
+    """Some text has a carriage return inside or at its end, which stays."""
+    folder, expected = downloads(year, packed=False)
+    for path in folder.rglob("*.*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    (name,) = (name for name in RECIPES if name.startswith(year) and name.endswith("_en"))
+    found = {part.name: list(part.pairs) for split in SPLITS for part in Recipe(name, folder).corpora(split)}
+    assert found == expected
+
+
 def test_missing_files_are_listed_and_may_be_left_out(downloads):
     folder, expected = downloads("wmt17")
     for name in ("neu2017.zip", "UNv1.0.en-zh.tar.gz"):
