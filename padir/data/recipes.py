@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from padir.data import markup
@@ -243,9 +243,11 @@ class Recipe:
                 yield (text, english) if self.target_language == "en" else (english, text)
 
     def _aligned(self, part: Part) -> Pairs:
-        for source, target in itertools.zip_longest(*map(functools.partial(self._texts, part), part.texts)):
-            if source is None or target is None:
-                what = f"{part.name} has more files in one language than in the other"
+        sides = map(functools.partial(self._texts, part), part.texts)
+        for source, target in itertools.zip_longest(*sides, fillvalue=("no file", iter(()))):
+            # A set's files have one name, which _cn, _ch or _en follows.
+            if len({PurePath(name).name.rpartition("_")[0] for name, _ in (source, target)}) > 1:
+                what = f"{part.name}: {source[0]} and {target[0]} do not have one name"
                 raise PadirError(what, remedy=f"fetch {part.file} again")
             yield from aligned(source, target)
 

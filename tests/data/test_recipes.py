@@ -150,7 +150,21 @@ def test_texts_that_do_not_fit_are_refused(downloads):
     refuses(lambda: list(source.pairs("train")), "Book10_cn.txt has 7 lines but ... Book10_en.txt has 6")
     text.unlink()
     source = Recipe("wmt17_zh_en", folder)
-    refuses(lambda: list(source.pairs("train")), "datum2017 has more files in one language")
+    refuses(lambda: list(source.pairs("train")), "Book1_cn.txt and ... Book10_en.txt do not have one name: fetch")
+
+
+def test_files_of_a_set_are_paired_by_their_names(downloads):
+    """Another number of files is found, and so is the same number of other files, which have as many lines."""
+    folder, _ = downloads("wmt17", packed=False)
+    books = folder / "datum2017.zip/datum2017"
+
+    def read():
+        return list(Recipe("wmt17_zh_en", folder, without=("neu2017",)).pairs("train"))
+
+    (books / "Book2_cn.txt").unlink()
+    refuses(read, "datum2017: no file and ... Book2_en.txt do not have one name: fetch datum2017.zip again")
+    (books / "Book10_en.txt").unlink()
+    refuses(read, "datum2017: ... Book10_cn.txt and ... Book1_en.txt do not have one name")
 
 
 def test_files_of_hugging_face_stand_for_whole_splits(downloads, monkeypatch):
