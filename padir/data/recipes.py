@@ -30,74 +30,37 @@ class Part(NamedTuple):
 
     Attributes:
       name: the part's name, as in TFDS.
+      size: the file's number of bytes, as published by TFDS.
       origin: the file's address, or where to ask for the file.
       texts: patterns for the names of the two texts, the foreign one first; or the name of one TMX file.
       about: what is known of the address.
     """
 
     name: str
+    size: int
     origin: str
     texts: tuple[str, ...]
-    about: str = ""
+    about: str
 
     @property
     def file(self) -> str:
         return self.origin.rpartition("/")[2]
 
 
-def _plain(name: str, origin: str, text: str) -> Part:
-    return Part(name, origin, (f"{text}.{text[-5:-3]}", f"{text}.en"))
+def _read_parts() -> dict[str, dict[str, tuple[Part, ...]]]:
+    """Reads the table of all parts, by year and split."""
+    parts: dict[str, dict[str, tuple[Part, ...]]] = {}
+    table = (Path(__file__).parent / "wmt_parts.tsv").read_text(encoding="utf-8")
+    for line in table.splitlines()[1:]:
+        year, split, name, size, origin, texts, about = line.split("\t")
+        part = Part(name, int(size), origin, tuple(texts.split()), about.removeprefix("-"))
+        splits = parts.setdefault(year, {})
+        splits[split] = (*splits.get(split, ()), part)
+    return parts
 
 
-def _sgm(name: str, language: str) -> Part:
-    return Part(name, _DEV, (f"{name}-{language}en-src.{language}.sgm", f"{name}-{language}en-ref.en.sgm"))
-
-
-def _cwmt(name: str) -> Part:
-    about = "the server has not answered since 2019; ask at nlp.nju.edu.cn/cwmt-wmt"
-    return Part(name, f"ftp://nlp.nju.edu.cn/parallel/{name}.zip", (f"{name}/*_c[hn].txt", f"{name}/*_en.txt"), about)
-
-
-_STATMT, _DATA = "http://www.statmt.org", "http://data.statmt.org"
-_DEV = f"{_DATA}/wmt19/translation-task/dev.tgz"
-_UN = "https://storage.googleapis.com/tfds-data/downloads/uncorpus/UNv1.0.en-zh.tar.gz"
-_SETIMES = "https://object.pouta.csc.fi/OPUS-SETIMES/v2/tmx/en-ro.tmx.gz"
-_SETIMES_ABOUT = "the old address at opus.nlpl.eu has answered 404 since 2024"
 _LANGUAGES = {"wmt14": "de", "wmt16": "ro", "wmt17": "zh"}  # the language beside English
-PARTS: dict[str, dict[str, tuple[Part, ...]]] = {
-    "wmt14": {
-        "train": (
-            _plain("europarl_v7", f"{_STATMT}/wmt13/training-parallel-europarl-v7.tgz", "europarl-v7.de-en"),
-            _plain("commoncrawl", f"{_STATMT}/wmt13/training-parallel-commoncrawl.tgz", "commoncrawl.de-en"),
-            _plain("newscommentary_v9", f"{_STATMT}/wmt14/training-parallel-nc-v9.tgz", "news-commentary-v9.de-en"),
-        ),
-        "validation": (Part("newstest2013", _DEV, ("newstest2013.de", "newstest2013.en")),),
-        "test": (_sgm("newstest2014", "de"),),
-    },
-    "wmt16": {
-        "train": (
-            _plain(
-                "europarl_v8_16", f"{_DATA}/wmt16/translation-task/training-parallel-ep-v8.tgz", "europarl-v8.ro-en"
-            ),
-            Part("setimes_2", _SETIMES, ("en-ro.tmx",), _SETIMES_ABOUT),
-        ),
-        "validation": (_sgm("newsdev2016", "ro"),),
-        "test": (_sgm("newstest2016", "ro"),),
-    },
-    "wmt17": {
-        "train": (
-            _plain(
-                "newscommentary_v12",
-                f"{_DATA}/wmt17/translation-task/training-parallel-nc-v12.tgz",
-                "news-commentary-v12.zh-en",
-            ),
-            Part("uncorpus_v1", _UN, ("UNv1.0.en-zh.zh", "UNv1.0.en-zh.en")),
-            *map(_cwmt, ("casia2015", "casict2011", "casict2015", "datum2015", "datum2017", "neu2017")),
-        ),
-        "validation": (_sgm("newsdev2017", "zh"),),
-        "test": (_sgm("newstest2017", "zh"),),
-    },
-}
+PARTS = _read_parts()
 # Numbers of pairs in TFDS's sets.
 COUNTS = {
     "wmt14": {"train": 4_508_785, "validation": 3_000, "test": 3_003},

@@ -200,5 +200,9 @@ def test_prepare_keeps_the_counts_of_parts(downloads, vocab_path, tmp_path, caps
 def test_the_page_lists_every_file():
     page = PAGE.read_text(encoding="utf-8")
     parts = itertools.chain.from_iterable(parts for splits in PARTS.values() for parts in splits.values())
-    lacking = [part.name for part in parts if f"`{part.file}`" not in page or part.origin not in page]
+    lacking = [
+        part.name
+        for part in parts
+        if f"`{part.file}`" not in page or part.origin not in page or f"| {part.size / 1e6:,.0f} |" not in page
+    ]
     assert lacking == []
