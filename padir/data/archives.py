@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import stat
 import tarfile
 import zipfile
@@ -11,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from padir.errors import PadirError
-from padir.text.lines import Metered, Reader, readable
+from padir.text.lines import Metered, Reader, open_bytes, readable
 
 
 def matches(path: PurePath, pattern: str) -> bool:
@@ -26,7 +25,7 @@ def members(archive: Path, pattern: str, origin: str) -> Iterator[tuple[str, Rea
       PadirError: the archive is damaged or has no such member, or one of them is no regular file.
     """
     found = False
-    for name, content in (_of_zip if archive.suffix == ".zip" else _of_tar)(archive, pattern):
+    for name, content in (_of_zip if archive.suffix.lower() == ".zip" else _of_tar)(archive, pattern):
         found = True
         yield f"{archive}, {name}", content
     if not found:
@@ -44,9 +43,9 @@ def _of_zip(archive: Path, pattern: str) -> Iterator[tuple[str, Reader]]:
 
 
 def _of_tar(archive: Path, pattern: str) -> Iterator[tuple[str, Reader]]:
-    """Opens members in one pass and to the end, where gzip's checksum is."""
-    with readable(str(archive), "tar"), Reader(gzip.open(archive), "gzip") as unzipped:
-        meter: Any = Metered(unzipped, f"{archive}, member")
+    """Opens members in one pass and to the end, where the compression's checksum is."""
+    with readable(str(archive), "tar"), open_bytes(archive, text=False) as unpacked:
+        meter: Any = Metered(unpacked, f"{archive}, member")
         with tarfile.open(fileobj=meter, mode="r|") as file:
             for member in file:
                 sought = matches(PurePath(member.name), pattern) and not member.isdir()
@@ -54,7 +53,7 @@ def _of_tar(archive: Path, pattern: str) -> Iterator[tuple[str, Reader]]:
                 meter.begin(member.size)
                 if sought and (content := file.extractfile(member)):
                     yield member.name, Reader(content, "tar")
-            while unzipped.read(1 << 20):
+            while unpacked.read(1 << 20):
                 pass
 
 

@@ -69,8 +69,12 @@ COUNTS = {
 }
 RECIPES = tuple(f"{year}_{pair}" for year, code in _LANGUAGES.items() for pair in (f"{code}_en", f"en_{code}"))
 
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _SEGMENT = re.compile(r'<seg id="\d+">(.*)</seg>')  # no XML parser: some of WMT's files are not well-formed
+
+
+def _plain(path: PathLike) -> PurePath:
+    """A path in lower case and without the suffix of a compression."""
+    return PurePath(re.sub(r"\.(gz|bz2|xz|zst)$", "", str(path).lower().replace(".tgz", ".tar.gz")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +112,9 @@ class Recipe:
         if missing:
             files = {part.file: f"{part.origin}{part.about and f' ({part.about})'}" for part in missing}
             remedy = "fetch them"
+            stems = tuple(f"{_plain(part.file).stem}." for part in missing)
+            if near := [str(path) for path in self._files if path.name.lower().startswith(stems)]:
+                remedy += f", or join pieces with cat and unpack other archives ({', '.join(near)})"
             if left := [part.name for part in missing if part.name in names]:
                 remedy += f", or go on without these parts: --set without='{' '.join([*self.without, *left])}'"
             lacking = "; ".join(f"{file} from {origin}" for file, origin in files.items())
@@ -150,11 +157,11 @@ class Recipe:
         return [path for path in self._files if path.match(f"{_LANGUAGES[self._year]}-en/{split}-*.parquet")]
 
     def _find(self, pattern: str) -> list[Path]:
-        """The files of a name, plain or compressed, in the order of their names."""
+        """The files of a name, plain or compressed, in any case, in the order of their names."""
         found: dict[str, Path] = {}
         for path in self._files:
-            plain = path.with_suffix("") if path.suffix in _COMPRESSED else path
-            if any(matches(each, pattern) for each in (path, plain)):
+            plain = _plain(path)
+            if matches(plain, str(_plain(pattern))):
                 if plain.name in found and not path.samefile(found[plain.name]):  # as through two links
                     raise PadirError(f"{path} is there twice, also as {found[plain.name]}", remedy="remove one")
                 found[plain.name] = path

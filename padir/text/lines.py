@@ -142,13 +142,14 @@ class _Returns(io.RawIOBase):
         return len(block)
 
 
-def open_bytes(path: str | os.PathLike[str], name: str = "") -> Reader:
+def open_bytes(path: str | os.PathLike[str], name: str = "", *, text: bool = True) -> Reader:
     """Opens a text file for reading bytes, decompressed if it is a gzip, bzip2, xz or zstd file.
 
     The first bytes determine the compression. For a pipe, from which nothing is read here, the suffix determines it.
 
     Args:
       name: the file's name in messages, for example a command-line option; "" stands for the path.
+      text: False for a file that need not be text, such as a tar archive.
 
     Raises:
       PadirError: the file cannot be opened, is no text, or has an unsupported compression.
@@ -167,7 +168,7 @@ def open_bytes(path: str | os.PathLike[str], name: str = "") -> Reader:
                 file = _decompressed(file, kind, modules, name)
             elif named and head:
                 raise PadirError(f"{name} is no {kind} file, despite its name", remedy="rename it, or fetch it again")
-        if regular:
+        if regular and text:
             with readable(name, file.kind):
                 head = file.peek()
             _check_text(head, name)

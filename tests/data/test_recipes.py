@@ -1,7 +1,10 @@
 """Recipes: the WMT sets from WMT's own files, packed and unpacked; what is missing, damaged or of another version."""
 
+import bz2
+import gzip
 import itertools
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from padir.data import recipes
 from padir.data.formats import Corpus
 from padir.data.recipes import COUNTS, PARTS, RECIPES, Recipe
 from padir.data.sources import SPLITS, Source
+from padir.errors import PadirError
 from padir.interop.seqio_tasks import TFDS_SETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "running.md"
@@ -73,6 +77,51 @@ def test_copies_with_other_line_ends_give_the_same_pairs(year, downloads):
     (name,) = (name for name in RECIPES if name.startswith(year) and name.endswith("_en"))
     found = {part.name: list(part.pairs) for split in SPLITS for part in Recipe(name, folder).corpora(split)}
     assert found == expected
+
+
+def packed_anew(path, form):
+    """Packs the content of a .tgz file in another form, and removes it."""
+    stem = path.name.removesuffix(".tgz").removesuffix(".tar.gz")
+    open_as = {".tar": open, ".tar.gz": gzip.open, ".tgz": gzip.open, ".tar.xz": lzma.open, ".tar.bz2": bz2.open}
+    content = gzip.decompress(path.read_bytes())
+    path.unlink()
+    new = path.with_name(stem.upper() + form.upper())
+    with open_as[form](new, "wb") as file:
+        file.write(content)
+    return new
+
+
+@pytest.mark.parametrize("form", [".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2"])
+def test_archives_of_another_compression_and_case_are_read(form, downloads):
+    folder, expected = downloads("wmt17")
+    packed = [packed_anew(path, form) for path in (folder / "dev.tgz", folder / "UNv1.0.en-zh.tar.gz")]
+    (folder / "neu2017.zip").rename(folder / "NEU2017.Zip")
+    source = Recipe("wmt17_zh_en", folder)
+    assert {part.name: list(part.pairs) for split in SPLITS for part in source.corpora(split)} == expected
+    for path in packed:
+        whole = path.read_bytes()
+        for share in range(8):
+            path.write_bytes(whole[: len(whole) * share // 8])
+            try:
+                found = list(source.pairs("train"))
+            except PadirError:
+                continue
+            assert form == ".tar"  # without a checksum; all texts that are read are whole
+            assert found == [pair for part in PARTS["wmt17"]["train"] for pair in expected[part.name]]
+        path.write_bytes(whole)
+
+
+def test_pieces_and_other_archives_are_named(downloads):
+    folder, _ = downloads("wmt17")
+    united = folder / "UNv1.0.en-zh.tar.gz"
+    for number in range(2):
+        united.with_name(f"{united.name}.0{number}").write_bytes(b"piece")
+    united.unlink()
+    (folder / "neu2017.zip").rename(folder / "NEU2017.7z")
+    (folder / "datum2017.zip").rename(folder / "datum2017.tar.gz")
+    words = ["lacks UNv1.0.en-zh.tar.gz", "datum2017.zip", "neu2017.zip", "join pieces with cat and unpack other"]
+    words += ["NEU2017.7z", "UNv1.0.en-zh.tar.gz.00", "UNv1.0.en-zh.tar.gz.01", "datum2017.tar.gz", "--set without="]
+    refuses(Recipe, " ... ".join(words), "wmt17_zh_en", folder)
 
 
 def test_missing_files_are_listed_and_may_be_left_out(downloads):
