@@ -108,8 +108,8 @@ class Recipe:
                 raise PadirError(f"{self.name} has no part {name!r}", remedy=nearest(name, names))
         if not self._parts("train"):
             raise PadirError(f"{self.name} without {', '.join(self.without)} has no part", remedy="keep one")
-        missing = [part for split in SPLITS for part in self._parts(split) if not self._is_there(split, part)]
-        if missing:
+        parts = [part for split in SPLITS if not self._parquet(split) for part in self._parts(split)]
+        if missing := [part for part in parts if not self._paths(part)]:
             files = {part.file: f"{part.origin}{part.about and f' ({part.about})'}" for part in missing}
             remedy = "fetch them"
             stems = tuple(f"{_plain(part.file).stem}." for part in missing)
@@ -148,9 +148,15 @@ class Recipe:
     def _parts(self, split: str) -> list[Part]:
         return [part for part in PARTS[self._year][split] if part.name not in self.without]
 
-    def _is_there(self, split: str, part: Part) -> bool:
-        unpacked = all(self._find(pattern) for pattern in part.texts)
-        return bool(self._parquet(split) or unpacked or self._find(part.file))
+    def _paths(self, part: Part) -> list[Path]:
+        """The unpacked texts of a part, or its archive; an empty list if neither is there."""
+        texts = [self._find(pattern) for pattern in part.texts]
+        unpacked = list(itertools.chain.from_iterable(texts))
+        packed = self._find(part.file)
+        if packed and unpacked and packed != unpacked:
+            what = f"{part.name} is there twice: packed in {packed[0]}, and unpacked, whole or not, as {unpacked[0]}"
+            raise PadirError(what, remedy="remove the archive, or the unpacked files")
+        return unpacked if all(texts) else packed
 
     def _parquet(self, split: str) -> list[Path]:
         """The files of Hugging Face's set with a whole split."""

@@ -111,6 +111,20 @@ def test_archives_of_another_compression_and_case_are_read(form, downloads):
         path.write_bytes(whole)
 
 
+def test_a_part_that_is_packed_and_unpacked_is_refused(downloads):
+    """A part may be unpacked in part; which one is meant is not known."""
+    folder, _ = downloads("wmt17")
+    for name in ("datum2017/Book1_cn.txt", "datum2017/Book1_en.txt"):
+        (folder / "datum2017").mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"one line\n")
+        words = "datum2017 is there twice: packed in ... datum2017.zip, and unpacked, ... Book1_cn.txt: remove the"
+        refuses(Recipe, words, "wmt17_zh_en", folder)
+    (folder / "datum2017.zip").unlink()
+    assert Recipe("wmt17_zh_en", folder)
+    (folder / "datum2017/Book1_en.txt").unlink()
+    refuses(Recipe, "lacks datum2017.zip", "wmt17_zh_en", folder)
+
+
 def test_pieces_and_other_archives_are_named(downloads):
     folder, _ = downloads("wmt17")
     united = folder / "UNv1.0.en-zh.tar.gz"
