@@ -273,7 +273,7 @@ def source_of(args: argparse.Namespace) -> Source:
             raise PadirError("--recipe needs --downloads DIR, the folder that has WMT's files")
         return Recipe(args.recipe, args.downloads, **chosen(args, "padir.data.recipes:Recipe"))
     if hasattr(args, "recipe") and (args.downloads or chosen(args, "padir.data.recipes:Recipe")):
-        what = "--downloads and --set without=PARTS apply only to a recipe"
+        what = "--downloads, --set without=PARTS and --set checked=false apply only to a recipe"
         raise PadirError(what, remedy="give --recipe, or leave them out")
     if args.task and files:
         raise PadirError("give either --task or files, not both")

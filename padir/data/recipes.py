@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -47,15 +48,14 @@ class Part(NamedTuple):
         return self.origin.rpartition("/")[2]
 
 
-def _read_parts() -> dict[str, dict[str, tuple[Part, ...]]]:
+def _read_parts() -> dict[str, dict[str, list[Part]]]:
     """Reads the table of all parts, by year and split."""
-    parts: dict[str, dict[str, tuple[Part, ...]]] = {}
-    table = (Path(__file__).parent / "wmt_parts.tsv").read_text(encoding="utf-8")
+    parts: dict[str, dict[str, list[Part]]] = {}
+    table = Path(__file__).with_name("wmt_parts.tsv").read_text(encoding="utf-8")
     for line in table.splitlines()[1:]:
         year, split, name, size, origin, texts, about = line.split("\t")
         part = Part(name, int(size), origin, tuple(texts.split()), about.removeprefix("-"))
-        splits = parts.setdefault(year, {})
-        splits[split] = (*splits.get(split, ()), part)
+        parts.setdefault(year, {}).setdefault(split, []).append(part)
     return parts
 
 
@@ -67,6 +67,7 @@ COUNTS = {
     "wmt16": {"train": 610_320, "validation": 1_999, "test": 1_999},
     "wmt17": {"train": 25_134_743, "validation": 2_002, "test": 2_001},
 }
+_log = logging.getLogger("padir")
 RECIPES = tuple(f"{year}_{pair}" for year, code in _LANGUAGES.items() for pair in (f"{code}_en", f"en_{code}"))
 
 _SEGMENT = re.compile(r'<seg id="\d+">(.*)</seg>')  # no XML parser: some of WMT's files are not well-formed
@@ -88,14 +89,17 @@ class Recipe:
       name: one of `RECIPES`.
       downloads: the folder.
       without: parts that are left out of the training split, which is then not compared with `COUNTS`.
+      checked: compare the sizes of files and the numbers of pairs with TFDS's.
 
     Raises:
-      PadirError: there is no such recipe, part or folder; or files are missing, which the message lists.
+      PadirError: there is no such recipe, part or folder; or files are missing or have another size, which the
+        message lists.
     """
 
     name: str
     downloads: PathLike
     without: tuple[str, ...] = ()
+    checked: bool = True
 
     def __post_init__(self):
         if self.name not in RECIPES:
@@ -110,15 +114,18 @@ class Recipe:
             raise PadirError(f"{self.name} without {', '.join(self.without)} has no part", remedy="keep one")
         parts = [part for split in SPLITS if not self._parquet(split) for part in self._parts(split)]
         if missing := [part for part in parts if not self._paths(part)]:
-            files = {part.file: f"{part.origin}{part.about and f' ({part.about})'}" for part in missing}
+            lacking = dict.fromkeys(
+                f"{part.file} from {part.origin}{part.about and f' ({part.about})'}" for part in missing
+            )
             remedy = "fetch them"
             stems = tuple(f"{_plain(part.file).stem}." for part in missing)
             if near := [str(path) for path in self._files if path.name.lower().startswith(stems)]:
                 remedy += f", or join pieces with cat and unpack other archives ({', '.join(near)})"
             if left := [part.name for part in missing if part.name in names]:
                 remedy += f", or go on without these parts: --set without='{' '.join([*self.without, *left])}'"
-            lacking = "; ".join(f"{file} from {origin}" for file, origin in files.items())
-            raise PadirError(f"{self.name}: {self.downloads} lacks {lacking}", remedy=remedy)
+            raise PadirError(f"{self.name}: {self.downloads} lacks {'; '.join(lacking)}", remedy=remedy)
+        if self.checked:
+            self._check_sizes(parts)
 
     @property
     def _year(self) -> str:
@@ -135,6 +142,22 @@ class Recipe:
     @property
     def splits(self) -> tuple[str, ...]:
         return SPLITS
+
+    def _check_sizes(self, parts: list[Part]) -> None:
+        """Refuses files of another size than the published one, and lists files without a published size."""
+        unknown = [str(path) for split in SPLITS for path in self._parquet(split)]
+        wrong = []
+        for path, part in {self._paths(part)[0]: part for part in parts}.items():
+            size = path.stat().st_size
+            if path.name.lower() != part.file.lower():
+                unknown.append(str(path))
+            elif size != part.size:
+                wrong.append(f"{path} has {size:,} bytes, not {part.size:,}")
+        if wrong:
+            remedy = "fetch them again, or use them as they are: --set checked=false"
+            raise PadirError(f"{self.name}: {'; '.join(wrong)}", remedy=remedy)
+        if unknown:
+            _log.info("%s: the size of these files is not known: %s", self.name, ", ".join(unknown))
 
     @functools.cached_property
     def _files(self) -> list[Path]:
@@ -168,9 +191,9 @@ class Recipe:
         for path in self._files:
             plain = _plain(path)
             if matches(plain, str(_plain(pattern))):
-                if plain.name in found and not path.samefile(found[plain.name]):  # as through two links
-                    raise PadirError(f"{path} is there twice, also as {found[plain.name]}", remedy="remove one")
-                found[plain.name] = path
+                other = found.setdefault(plain.name, path)
+                if not path.samefile(other):  # as two links are
+                    raise PadirError(f"{path} is there twice, also as {other}", remedy="remove one")
         return [found[name] for name in sorted(found)]
 
     def corpora(self, split: str) -> list[Corpus]:
@@ -188,7 +211,7 @@ class Recipe:
             found = corpora(parquet, (self.source_language, self.target_language))
         else:
             found = [Corpus(part.name, self._pairs(part)) for part in self._parts(split)]
-        numbers = dict.fromkeys((corpus.name for corpus in found), 0)
+        numbers = {corpus.name: 0 for corpus in found}
 
         def counted(corpus: Corpus) -> Pairs:
             for pair in corpus.pairs:
@@ -196,7 +219,7 @@ class Recipe:
                 yield pair
             expected = COUNTS[self._year][split]
             got = sum(numbers.values())
-            whole = split != "train" or not self.without
+            whole = self.checked and (split != "train" or not self.without)
             if whole and corpus is found[-1] and got != expected:
                 parts = ", ".join(f"{name} {count:,}" for name, count in numbers.items())
                 remedy = "fetch the files anew: one is another version, or not whole"
@@ -219,11 +242,11 @@ class Recipe:
                 yield (text, english) if self.target_language == "en" else (english, text)
 
     def _aligned(self, part: Part) -> Pairs:
-        sides = map(functools.partial(self._texts, part), part.texts)
+        sides = [self._texts(part, pattern) for pattern in part.texts]
         for source, target in itertools.zip_longest(*sides, fillvalue=("no file", iter(()))):
             # A set's files have one name, which _cn, _ch or _en follows.
             if len({PurePath(name).name.rpartition("_")[0] for name, _ in (source, target)}) > 1:
-                what = f"{part.name}: {source[0]} and {target[0]} do not have one name"
+                what = f"{part.name}: {source[0]} and {target[0]} are no pair by their names"
                 raise PadirError(what, remedy=f"fetch {part.file} again")
             yield from aligned(source, target)
 

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import lzma
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_archives_of_another_compression_and_case_are_read(form, downloads):
     folder, expected = downloads("wmt17")
     packed = [packed_anew(path, form) for path in (folder / "dev.tgz", folder / "UNv1.0.en-zh.tar.gz")]
     (folder / "neu2017.zip").rename(folder / "NEU2017.Zip")
-    source = Recipe("wmt17_zh_en", folder)
+    source = Recipe("wmt17_zh_en", folder, checked=form != ".tar.gz")  # which was packed again
     assert {part.name: list(part.pairs) for split in SPLITS for part in source.corpora(split)} == expected
     for path in packed:
         whole = path.read_bytes()
@@ -123,6 +124,35 @@ def test_a_part_that_is_packed_and_unpacked_is_refused(downloads):
     assert Recipe("wmt17_zh_en", folder)
     (folder / "datum2017/Book1_en.txt").unlink()
     refuses(Recipe, "lacks datum2017.zip", "wmt17_zh_en", folder)
+
+
+def test_files_of_another_size_are_refused_before_they_are_read(downloads):
+    folder, expected = downloads("wmt17")
+    kept = ("neu2017/neu2017_ch.txt", "neu2017/neu2017_en.txt")
+    with zipfile.ZipFile(folder / "neu2017.zip") as archive:
+        texts = [archive.read(name).split(b"\n")[0] + b"\n" for name in kept]
+    with zipfile.ZipFile(folder / "neu2017.zip", "w") as archive:  # another version, with fewer pairs
+        for name, text in zip(kept, texts, strict=True):
+            archive.writestr(name, text)
+    (folder / "UNv1.0.en-zh.tar.gz").write_bytes(b"cut")
+    refusal = refuses(Recipe, "UNv1.0.en-zh.tar.gz has 3 bytes, not ... neu2017.zip has ", "wmt17_zh_en", folder)
+    assert str(refusal).count("bytes") == 2
+    source = Recipe("wmt17_zh_en", folder, ("uncorpus_v1",), checked=False)
+    assert len([*source.pairs("train")]) == sum(len(expected[part.name]) for part in source._parts("train")) - 3
+    assert Recipe("wmt17_zh_en", folder, ("uncorpus_v1", "neu2017"))
+
+
+def test_files_without_a_known_size_are_listed(downloads, caplog):
+    folder, _ = downloads("wmt16")
+    with caplog.at_level("INFO", "padir"):
+        assert Recipe("wmt16_ro_en", folder) and not caplog.messages
+        packed_anew(folder / "dev.tgz", ".tar")
+        (folder / "en-ro.tmx").write_bytes(gzip.decompress((folder / "en-ro.tmx.gz").read_bytes()))
+        (folder / "en-ro.tmx.gz").unlink()
+        assert Recipe("wmt16_ro_en", folder, checked=False) and not caplog.messages
+        assert Recipe("wmt16_ro_en", folder)
+    (message,) = caplog.messages
+    assert message.endswith(f"is not known: {folder}/en-ro.tmx, {folder}/DEV.TAR")
 
 
 def test_pieces_and_other_archives_are_named(downloads):
@@ -201,7 +231,9 @@ def test_other_files_of_the_same_name_are_refused(downloads):
     (folder / "dev.tgz").write_bytes((folder / "training-parallel-nc-v9.tgz").read_bytes())
     refuses(Recipe, "dev.tgz is there twice, also as ... : remove one", "wmt14_de_en", folder)
     dev.unlink()
-    source = Recipe("wmt14_de_en", folder)
+    words = "wmt14_de_en: ... dev.tgz has ... bytes, not ... : fetch them again, or use them ... --set checked=false"
+    refuses(Recipe, words, "wmt14_de_en", folder)
+    source = Recipe("wmt14_de_en", folder, checked=False)
     refuses(lambda: next(source.pairs("train")), "dev.tgz has no newstest2013.de: fetch http://data.statmt.org/wmt19/")
 
 
@@ -213,7 +245,7 @@ def test_texts_that_do_not_fit_are_refused(downloads):
     refuses(lambda: list(source.pairs("train")), "Book10_cn.txt has 7 lines but ... Book10_en.txt has 6")
     text.unlink()
     source = Recipe("wmt17_zh_en", folder)
-    refuses(lambda: list(source.pairs("train")), "Book1_cn.txt and ... Book10_en.txt do not have one name: fetch")
+    refuses(lambda: list(source.pairs("train")), "Book1_cn.txt and ... Book10_en.txt are no pair by their names: fetch")
 
 
 def test_files_of_a_set_are_paired_by_their_names(downloads):
@@ -225,9 +257,9 @@ def test_files_of_a_set_are_paired_by_their_names(downloads):
         return list(Recipe("wmt17_zh_en", folder, without=("neu2017",)).pairs("train"))
 
     (books / "Book2_cn.txt").unlink()
-    refuses(read, "datum2017: no file and ... Book2_en.txt do not have one name: fetch datum2017.zip again")
+    refuses(read, "datum2017: no file and ... Book2_en.txt are no pair by their names: fetch datum2017.zip again")
     (books / "Book10_en.txt").unlink()
-    refuses(read, "datum2017: ... Book10_cn.txt and ... Book1_en.txt do not have one name")
+    refuses(read, "datum2017: ... Book10_cn.txt and ... Book1_en.txt are no pair by their names")
 
 
 def test_files_of_hugging_face_stand_for_whole_splits(downloads, monkeypatch):
@@ -256,7 +288,11 @@ def test_prepare_keeps_the_counts_of_parts(downloads, vocab_path, tmp_path, caps
     assert found["splits"]["train"]["corpora"] == {"europarl_v8_16": {"read": 4, "written": 3}}
     assert "--recipe needs --downloads DIR" in refused(capsys, command)
     assert "--recipe names all files" in refused(capsys, f"{command} --downloads {folder} --task toy_de_en")
-    for option in (f"--downloads {folder}", "--set without=setimes_2"):
+    (folder / "dev.tgz").write_bytes((folder / "dev.tgz").read_bytes() + bytes(512))  # gzip allows zeros at the end
+    command = f"{command} --overwrite --downloads {folder} --set without=setimes_2"
+    assert "dev.tgz has" in refused(capsys, command)
+    results(capsys, tmp_path / "r.json", f"{command} checked=false")
+    for option in (f"--downloads {folder}", "--set without=setimes_2", "--set checked=false"):
         assert "give --recipe" in refused(capsys, f"vocab --task toy_de_en --output {tmp_path}/v {option}")
 
 

@@ -145,28 +145,29 @@ def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("year", PARTS)
-def test_recipes_give_the_pairs_of_tfds_itself(year, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_give_the_pairs_of_tfds_itself(name, tmp_path, monkeypatch):
     """TFDS's own parsers read the files that its own archives would be unpacked to."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.translate.wmt import DATASET_MAP
 
+    year = name.split("_")[0]
     wmt_files.write(monkeypatch, tmp_path / "packed", year)
     wmt_files.write(monkeypatch, tmp_path / "unpacked", year, packed=False)
-    (name,) = (name for name in RECIPES if name.startswith(year) and name.endswith("_en"))
     source = Recipe(name, tmp_path / "packed")
+    languages = (source.source_language, source.target_language)
+    (foreign,) = {*languages} - {"en"}
     builder = tfds.builder(TFDS_SETS[name][0], data_dir=tmp_path)
     for split in SPLITS:
         parts = PARTS[year][split]
         assert {part.name for part in parts} == {*builder.subsets[split]}
         for part in parts:
-            (address,) = DATASET_MAP[part.name].get_url(source.source_language)
+            (address,) = DATASET_MAP[part.name].get_url(foreign)
             assert address.rpartition("/")[2] == part.file
         for corpus, part in zip(source.corpora(split), parts, strict=True):
             folder = tmp_path / "unpacked" / part.file
             place = folder / part.texts[0] if len(part.texts) == 1 else folder
             examples = builder._generate_examples([part.name], {part.name: [str(place)]})
-            languages = (source.source_language, source.target_language)
             assert list(corpus.pairs) == [tuple(example[each] for each in languages) for _, example in examples]
 
 

@@ -52,7 +52,7 @@ def _content(part):
 
 
 def write(monkeypatch, folder, year, *, packed=True):
-    """Writes the files of a year, lets recipes expect their numbers of pairs, and returns the pairs of each part."""
+    """Writes the files of a year and returns the pairs of each part; recipes then expect these sizes and numbers."""
     files, pairs = {}, {}
     for part in (part for parts in PARTS[year].values() for part in parts):
         texts, pairs[part.name] = _content(part)
@@ -76,6 +76,9 @@ def write(monkeypatch, folder, year, *, packed=True):
                     info = tarfile.TarInfo(member)
                     info.size = len(text)
                     archive.addfile(info, io.BytesIO(text))
+    for split, parts in PARTS[year].items() if packed else ():
+        sized = [part._replace(size=(folder / part.file).stat().st_size) for part in parts]
+        monkeypatch.setitem(PARTS[year], split, sized)
     counts = {split: sum(len(pairs[part.name]) for part in parts) for split, parts in PARTS[year].items()}
     monkeypatch.setitem(recipes.COUNTS, year, counts)
     return pairs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from padir.cli.options.shared import SENTINELS, corpus_options, recipe_options, settings_option
 from padir.cli.parser import Parser, setting
 
-WITHOUT = {"data.recipes:Recipe": {"without": "parts that a recipe's training split leaves out"}}
+_CHECKED = "compare a recipe's files with their published sizes, and its pairs with their published number"
+RECIPE = {"data.recipes:Recipe": {"without": "parts that a recipe's training split leaves out", "checked": _CHECKED}}
 
 
 def vocab_options(parser: Parser) -> None:
@@ -18,7 +19,7 @@ def vocab_options(parser: Parser) -> None:
     setting(parser, f"padir.{owner}", "size", "number of pieces, without sentinels")
     coverage = "share of the corpus's characters that get a piece; other characters are spelt in bytes"
     lines = "sample a larger corpus down to this number of lines"
-    settings_option(parser, {owner: SENTINELS | {"max_lines": lines, "character_coverage": coverage}} | WITHOUT)
+    settings_option(parser, {owner: SENTINELS | {"max_lines": lines, "character_coverage": coverage}} | RECIPE)
     corpus_options(parser, "train", "validation", "test")
     recipe_options(parser)
 
@@ -39,7 +40,7 @@ def prepare_options(parser: Parser) -> None:
     }
     shards = {"records_per_shard": "number of records in one file"}
     owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
-    settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS} | WITHOUT)
+    settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS} | RECIPE)
     about = "share of the training pairs in which tags, URLs, numbers and names that are equal on both sides become"
     about += " placeholders, for --placeholders of `padir translate`; 0.5 is usual (0)"
     setting(parser, "padir.data.prepare:prepare", "placeholders", about, type=float, metavar="SHARE")
