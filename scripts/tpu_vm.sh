@@ -57,6 +57,6 @@ tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; th
     echo 'padir runs already on this worker: stop it with sudo systemctl stop padir, and call again' >&2; exit; fi
     tar xzf padir.tar.gz && sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME \
     --working-directory=\$HOME/padir --property=TimeoutStopSec=120 --property=LimitMEMLOCK=infinity \
-    scripts/train_host.sh tpu$options"
+    \$HOME/padir/scripts/train_host.sh tpu$options"
 echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -fu padir'"
 echo "The VM costs money until you delete it: gcloud compute tpus tpu-vm delete $name --zone $zone"

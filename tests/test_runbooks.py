@@ -1,6 +1,7 @@
 """The scripts for a TPU VM and a GPU host, with stand-ins for `gcloud` and whatever a machine of the cloud has."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,20 +15,39 @@ from padir.data.prepare import prepare
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "running.md"
 
-# The VM is a folder. Each stand-in writes its arguments to the log.
+# The VM is a folder. Stand-ins write their arguments to the log, and fail where the true programs fail.
 GCLOUD = """
 echo "gcloud $*" >> "$LOG"
 case "$4" in
     describe) cat "$STATE" 2>/dev/null ;;
-    delete) rm "$STATE" ;;
-    create) echo READY > "$STATE" ;;
-    scp) cp "$5" "$VM/${6#*:}" ;;
-    ssh) cd "$VM" && HOME="$VM" bash -c "${7#--command=}" ;;
+    delete) [[ "$*" == *--quiet* ]] && rm "$STATE" ;;
+    create) [[ ! -e "$STATE" ]] && echo READY > "$STATE" ;;
+    scp) grep -q READY "$STATE" && cp "$5" "$VM/${6#*:}" ;;
+    ssh) grep -q READY "$STATE" && cd "$VM" && HOME="$VM" bash -c "${7#--command=}" ;;
 esac
 """
 UV = """
 echo "uv $*" >> "$LOG"
-mkdir -p .venv/bin && cp "$FAKES/python" "$FAKES/padir" .venv/bin
+if [[ $1 == venv ]]; then
+    mkdir -p .venv/bin && cp "$FAKES/python" .venv/bin
+else
+    [[ -x .venv/bin/python && -f constraints-3.11.txt && -f pyproject.toml ]] && cp "$FAKES/padir" .venv/bin
+fi
+"""
+# It finds the program from its caller's folder, not from the unit's; the unit has only the variables that are named.
+SYSTEMD_RUN = """
+echo "systemd-run $*" >> "$LOG"
+folder=/ variables=("PATH=$PATH" "LOG=$LOG" "FAKES=$FAKES" "STATUSES=$STATUSES" "PAUSE=$PAUSE")
+while [[ $1 == --* ]]; do
+    case "$1" in
+        --working-directory=*) folder="${1#*=}" ;;
+        --setenv=*) variables+=("${1#*=}") ;;
+    esac
+    shift
+done
+program="$(type -P "$1")" || { echo "Failed to find executable $1: No such file or directory" >&2; exit 1; }
+program="$(realpath "$program")"
+cd "$folder" && exec env -i "${variables[@]}" "$program" "${@:2}"
 """
 STAND_INS = {
     "gcloud": GCLOUD,
@@ -35,13 +55,10 @@ STAND_INS = {
 echo "curl $*" >> "$LOG"
 echo 'mkdir -p "$HOME/.local/bin" && cp "$FAKES/uv_later" "$HOME/.local/bin/uv"' """,
     "uv_later": UV,
-    "git": """tar czf "${4#--output=}" --transform 's,^,padir/,' scripts constraints-3.11.txt""",
-    "sudo": """exec "$@" """,
+    "git": """tar czf "${4#--output=}" --transform 's,^,padir/,' scripts constraints-3.11.txt pyproject.toml""",
+    "sudo": """HOME=/root exec "$@" """,
     "systemctl": "exit 3",
-    "systemd-run": """
-echo "systemd-run $*" >> "$LOG"
-while [[ $1 == --* ]]; do if [[ $1 == --working-directory=* ]]; then cd "${1#*=}"; fi; shift; done
-exec "$@" """,
+    "systemd-run": SYSTEMD_RUN,
     "python": "exit 0",
     "padir": """
 echo "padir $*" >> "$LOG"
@@ -67,7 +84,7 @@ def run(machine, script, *arguments, statuses=(0,)):
     """(exit status, commands that ran) of a script on the machine, whose trainings end with the given statuses."""
     Path(machine["STATUSES"]).write_text("".join(f"{status}\n" for status in statuses))
     Path(machine["LOG"]).write_text("")
-    done = subprocess.run(["bash", script, *arguments], env=machine, capture_output=True, text=True)
+    done = subprocess.run([script, *arguments], env=machine, capture_output=True, text=True)
     print(done.stderr)  # pytest shows it if the test fails
     return done.returncode, Path(machine["LOG"]).read_text().splitlines()
 
@@ -121,6 +138,17 @@ def test_a_training_that_runs_is_not_started_again(machine):
     assert status == 0 and not any(line.startswith(("padir ", "systemd-run ")) for line in log)
 
 
+def test_the_true_systemd_run_finds_the_script(machine, capsys):
+    """It looks for the program, and only then for the bus, which is not here."""
+    true = shutil.which("systemd-run")
+    if true is None or Path("/run/systemd/system").exists():
+        pytest.skip("needs systemd-run on a machine without systemd, where it starts nothing")
+    Path(machine["FAKES"], "systemd-run").write_text(f'#!/bin/bash\nLC_ALL=C exec {true} "$@"\n')
+    status, _ = run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", "wmt14_de_en")
+    errors = capsys.readouterr().out
+    assert status == 1 and "Failed to connect to bus" in errors and "Failed to find executable" not in errors
+
+
 def test_what_is_wrong_is_refused_before_gcloud(machine):
     for run_name in ("no_such_run", "general_de_en_cpu"):  # the second one names no folder by a macro
         assert run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", run_name) == (2, [])
@@ -131,10 +159,16 @@ def test_what_is_wrong_is_refused_before_gcloud(machine):
 @pytest.fixture
 def host(machine, tmp_path):
     """A folder with the script for a host, which therefore makes its environment there."""
-    (tmp_path / "clone" / "scripts").mkdir(parents=True)
-    script = tmp_path / "clone" / "scripts" / "train_host.sh"
-    script.write_text((ROOT / "scripts" / "train_host.sh").read_text())
-    return str(script)
+    return str(clone(tmp_path) / "scripts" / "train_host.sh")
+
+
+def clone(folder):
+    """A folder with what `train_host.sh` needs of a checkout, beside which it makes its environment."""
+    for name in ("scripts/train_host.sh", "constraints-3.11.txt", "pyproject.toml"):
+        path = folder / "clone" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, path)  # the mode, too: a host runs the script by its name
+    return folder / "clone"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +190,7 @@ echo started
 while true; do sleep 0.1; done
 """
     )
-    command = ["env", "--default-signal", "bash", host, "tpu"]  # tests in the background ignore SIGINT
+    command = ["env", "--default-signal", host, "tpu"]  # tests in the background ignore SIGINT
     process = subprocess.Popen(command, env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None and process.stdout.readline() == "started\n"
     os.killpg(process.pid, sent)  # as a terminal, systemd and tmux do
@@ -175,14 +209,12 @@ def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
     prepare(Numbers(), tokenizer, folder, progress=False)
     (command,) = (line for line in PAGE.read_text().splitlines() if "train_host.sh cuda13" in line)
     script, *arguments = command.split(" \\;")[0].split("-s padir ")[1].split()
-    clone = tmp_path / "clone"
-    (clone / "scripts").mkdir(parents=True)
-    (clone / script).write_text((ROOT / script).read_text())
-    (clone / "configs").symlink_to(ROOT / "configs")
+    checkout = clone(tmp_path)
+    (checkout / "configs").symlink_to(ROOT / "configs")
     true = f'#!/bin/bash\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m padir "$@"\n'
     Path(machine["FAKES"], "padir").write_text(true)
     options = [*arguments, "--data", str(folder), "--model_dir", str(tmp_path / "model"), "--print_config"]
     machine = {**machine, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(["bash", str(clone / script), *options], env=machine, capture_output=True, text=True)
+    done = subprocess.run([checkout / script, *options], env=machine, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Batching.rows = 256" in done.stdout and not (tmp_path / "model").exists()
