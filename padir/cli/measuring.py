@@ -35,6 +35,7 @@ from padir.measuring import benchmark
 from padir.measuring.benchmark import speed_report, training_speed
 from padir.measuring.benchmark.peers import peers
 from padir.measuring.compilation import cost_report
+from padir.measuring.compilation.compiler_process import analyse_apart
 from padir.measuring.compilation.costs import Compiled, analyse
 from padir.measuring.compilation.devices import Topology
 from padir.measuring.compilation.program_list import DecodeShape, Program, decode_programs, train_program
@@ -172,10 +173,15 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     longest = settings.model.geometry.longest_source(settings.model.max_length)
     for tokens in sizes.tokens if "decode" in args.what else ():
         checks.below(1, longest + 1, tokens=tokens)
-    topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
+    topology = _topology(args.topology)
+    ids, source_row_length = _sizes(args, sizes, settings)
+    programs = functools.partial(_programs, args, sizes, settings, ids, source_row_length)
+    # Devices of this machine may belong to one process only, and their compiler runs in every command.
+    here = args.topology == "here"
+    compiled = analyse(map(_told, programs())) if here else analyse_apart(programs, _tell_of)
     found, stopped = list[Compiled](), False
     try:
-        for each in analyse(map(_told, _programs(args, sizes, settings, topology))):
+        for each in compiled:
             found.append(each)
             tell(f"{len(found)}. {cost_report.summary(each, topology.chip)}")
     except KeyboardInterrupt:  # what is compiled is not lost
@@ -184,18 +190,28 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     for line in (line for each in found for line in cost_report.notes(each)):
         tell(line)
     rows = [cost_report.to_row(each, topology.chip) for each in found]
-    if stopped or any(row["fits"] is False for row in rows):
+    if stopped or any(row["failure"] or row["fits"] is False for row in rows):
         args.status = INTERRUPTED if stopped else 1
     return {"topology": topology.name, "devices": len(topology.devices), "programs": rows}
 
 
+def _tell_of(name: str) -> None:
+    tell(f"compiling {name} ...")
+
+
 def _told(program: Program) -> Program:
-    tell(f"compiling {program.name} ...")
+    _tell_of(program.name)
     return program
 
 
-def _programs(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, topology: Topology) -> Iterator[Program]:
-    ids, source_row_length = _sizes(args, sizes, settings)
+def _topology(name: str) -> Topology:
+    return Topology.here() if name == "here" else Topology.of(name)
+
+
+def _programs(
+    args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, ids: Ids, source_row_length: int
+) -> Iterator[Program]:
+    topology = _topology(args.topology)
     if "train" in args.what:
         yield train_program(settings, ids, topology.devices, source_row_length)
     if "decode" in args.what:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 
 import pytest
+from support import compilers
 from support.commands import refused, run
 
 from padir.cli import measuring
@@ -54,6 +55,36 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
     monkeypatch.setattr(measuring.Topology, "here", lambda: tiny)
     status, out, _ = run(capsys, f"{COMMAND} --what decode --batch_size 1")
     assert status == 1 and " no " in out
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A topology that is not here, and a function that replaces its programs."""
+    monkeypatch.setattr(measuring.Topology, "of", lambda name: Topology(name, Topology.here().devices, Chip(1e5)))
+    return lambda programs: monkeypatch.setattr(measuring, "_programs", programs)
+
+
+def test_a_crash_of_the_compiler_is_a_row(elsewhere, tmp_path, capsys):
+    elsewhere(compilers.one_deadly)
+    command = COMMAND.replace("here", "v5e:2x4")
+    status, out, errors = run(capsys, f"{command} --json {tmp_path}/figures.json")
+    assert status == 1 and "compiler crashed (SIGSEGV)" in out
+    assert [name for name in ("first", "deadly", "third") if f"compiling {name} ..." in errors] == [
+        "first",
+        "deadly",
+        "third",
+    ]
+    first, deadly, third = json.loads((tmp_path / "figures.json").read_text())["programs"]
+    assert (deadly["failure"], deadly["fits"]) == ("compiler crashed (SIGSEGV)", None)
+    assert first["fits"] and third["flops"] == 2 * first["flops"] > 0
+
+
+def test_programs_that_cannot_be_made_are_an_error(elsewhere, capsys):
+    command = COMMAND.replace("here", "v5e:2x4")
+    elsewhere(compilers.refused)
+    assert "heads must be a multiple of 8, got 6" in refused(capsys, command)
+    elsewhere(compilers.none_made)
+    assert "ended before a program (SIGSEGV)" in refused(capsys, command)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def compile_options(parser: Parser) -> None:
     Nothing runs and no TPU is needed, only the extra tpu. Memory is what XLA plans for a device. For TPUs, XLA's cycles
     give an estimate of the time, which leaves out operations without cycles. Its shares are of a device's peak, and of
     the least time for its FLOPs and for reading its weights in each pass. The exit status is 1 if a program does not
-    fit. Ctrl-C keeps what is compiled.
+    fit or the compiler crashes. Ctrl-C keeps what is compiled.
 
     padir compile --topology v3:2x2 --gin_file=configs/run/wmt14_de_en.gin --what train
     """

@@ -47,7 +47,7 @@ def notes(each: Compiled) -> Iterator[str]:
 
 def _cells(each: Compiled, chip: Chip | None) -> list[str]:
     """The cells of a program's row, as `_COLUMNS` names them."""
-    fits = {True: "yes", False: "no", None: "not known"}[each.fits(chip)]
+    fits = {True: "yes", False: "no", None: each.failure or "not known"}[each.fits(chip)]
     moved = [_figure(value, 1e9) for value in (each.memory, each.arguments, each.temporaries)]
     collectives = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in each.collectives.items())
     cells = [each.name, fits, f"{each.compile_seconds:.0f} s", *moved, _figure(each.flops, 1e12)]

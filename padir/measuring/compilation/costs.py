@@ -23,6 +23,8 @@ from padir.measuring.compilation.devices import Chip
 from padir.measuring.compilation.program_list import Program
 from padir.measuring.compilation.program_text import Cycles, ProgramText, joined
 
+CRASHED = "compiler crashed"
+
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
@@ -31,7 +33,8 @@ class Compiled:
     Attributes:
       name: the program's name.
       compile_seconds: seconds that lowering and compiling took.
-      failure: why XLA could not compile the program, such as too little memory; "" if it could.
+      failure: why XLA could not compile the program, such as too little memory; "" if it could. It begins with
+        `CRASHED` if the compiler's process ended.
       arguments, temporaries, code: bytes of its arguments and results, of intermediate values at their peak, and of its
         instructions.
       flops: FLOPs of a whole use.
@@ -66,7 +69,7 @@ class Compiled:
     def fits(self, chip: Chip | None) -> bool | None:
         """True if a device has enough memory for the program; None if this is not known."""
         if self.failure:
-            return False
+            return None if self.failure.startswith(CRASHED) else False
         return None if chip is None or self.memory is None else self.memory <= chip.memory
 
     def cycle_seconds(self, chip: Chip | None) -> float | None:
@@ -93,14 +96,19 @@ class Compiled:
         return None if seconds is not None and seconds < least else least
 
 
-def analyse(programs: Iterable[Program], clock: Callable[[], float] = time.perf_counter) -> Iterator[Compiled]:
+def analyse(
+    programs: Iterable[Program], done: Iterable[Compiled] = (), clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Compiled]:
     """Compiles programs one after the other and reads XLA's analyses.
 
     XLA counts the FLOPs of a loop's body once. The ratio of the matrix products with all trips of the loops, and with
     one trip, corrects this. Cycles already count each operation as often as it runs (`ProgramText.cycles`).
+
+    Args:
+      done: figures of programs that were compiled before, which may run before these.
     """
     found: dict[str, tuple[jax.stages.Compiled, Any]] = {}
-    costs: dict[str, Compiled] = {}
+    costs = {each.name: each for each in done}
     for program in programs:
         began = clock()
         try:
