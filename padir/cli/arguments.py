@@ -314,13 +314,18 @@ def _languages_of_no_file() -> PadirError:
 
 def folders_of(args: argparse.Namespace) -> tuple[str, ...]:
     """Prepared folders of --data, or of gin's DATASET, which each process fetches from an address."""
+    names = named_folders(args)
+    return agreed("the data", lambda: tuple(str(fetched(name)) for name in names), lambda _: "")
+
+
+def named_folders(args: argparse.Namespace) -> tuple[str, ...]:
+    """Names of prepared folders, which may be addresses or not be here, of --data or of gin's DATASET."""
     from padir import config
 
     folders = args.data or config.macro("DATASET")
     if not folders:
         raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
-    names = [folders] if isinstance(folders, str) else folders
-    return agreed("the data", lambda: tuple(str(fetched(name)) for name in names), lambda _: "")
+    return (folders,) if isinstance(folders, str) else tuple(folders)
 
 
 def test_set_of(args: argparse.Namespace) -> TestSet:

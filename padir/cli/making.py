@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from padir import config
@@ -15,6 +16,7 @@ from padir.cli.arguments import (
     decoding_of,
     folders_of,
     given,
+    named_folders,
     named_values,
     sharding_of,
     source_of,
@@ -40,6 +42,8 @@ from padir.text.normalise import normalised
 from padir.text.tokenizer import Tokenizer
 from padir.training.config import TrainConfig
 from padir.training.loop import train
+
+_DECIDED = "languages, size of the vocabulary, placeholders; the folder is not here"
 
 
 def run_vocab(args: argparse.Namespace) -> dict[str, Any]:
@@ -112,7 +116,8 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
     if not (args.gin_file or any("." in binding.partition("=")[0] for binding in args.bindings)):
         remedy = "name one, as in `padir train toy_cpu` (`padir list configs`)"
         raise PadirError("there is no configuration", remedy=remedy)
-    folders = folders_of(args)
+    folders = named_folders(args) if args.print_config else folders_of(args)
+    read = not args.print_config or all(Path(folder).is_dir() for folder in folders)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
@@ -128,6 +133,8 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
         model, objective = settings.model, settings.objective
         decoding = asked(configured(of_card(of_config(model))), None, model, options)
         resolve(decoding, model, objective.corruption, objective.decoded_with(model))
+        if not read:
+            return decoding, settings, None
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))
         return decoding, settings, validation_fn(folders[0], decoding)
@@ -136,8 +143,17 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
     mixture = config.configured(Mixture)(folders=folders, **weights)
     if args.print_config:
         print(config.operative())
+        for folder in folders:
+            print(f"# from the data's manifest ({folder}): {_decided(folder) if read else _DECIDED}")
         return None
     return train(mixture, model_dir, settings, evaluate_fn=evaluate_fn, config_text=config.operative())
+
+
+def _decided(folder: str) -> str:
+    """Languages, vocabulary and placeholders of a prepared folder."""
+    manifest = load_manifest(folder)
+    share = f", placeholders in {manifest.placeholders:.0%} of the pairs" if manifest.placeholders else ""
+    return f"{'-'.join(manifest.source.languages)}, {manifest.vocabulary}{share}"
 
 
 def run_average(args: argparse.Namespace) -> dict[str, Any]:

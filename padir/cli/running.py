@@ -134,6 +134,8 @@ def _fetch(args: argparse.Namespace) -> None:
 
     `padir.pretrained.model_folder` fetches models, and `padir.training.loop.train` the run that it continues.
     """
+    if getattr(args, "print_config", False):
+        return
     for name, steps in {"data": False, **({"model_dir": True} if args.command == "average" else {})}.items():
         if value := getattr(args, name, None):
             several = isinstance(value, list)

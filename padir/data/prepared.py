@@ -203,7 +203,9 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> PreparedManif
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise PadirError(f"the prepared folder {directory} does not exist", remedy="run `padir prepare`")
+        raise PadirError(
+            f"the prepared folder {directory} does not exist", remedy="run `padir prepare` or `padir distill`"
+        )
     manifest = PreparedManifest.read(directory)
     manifest.check(directory, manifest.needed_files(), sums=verify)
     return manifest

@@ -7,6 +7,8 @@ import pytest
 from support.commands import TINY_GIN, refused, results, run
 
 from padir import Translator
+from padir.data.prepared import load_manifest
+from padir.interop.seqio_tasks import TFDS_SETS
 
 
 def test_distill_writes_a_teachers_translations_with_its_own_options(built, short, tmp_path, capsys):
@@ -110,6 +112,29 @@ def test_options_of_train_win_over_bindings_and_these_over_files(built, tmp_path
             "train.start_from = 'de_en'",
         }
     assert {*printed("--validate seed=3 batch_size=2")} == {*file}
+
+
+DIRECTIONS = [f"{task}{kind}" for task in TFDS_SETS for kind in ("", "_ar")]
+
+
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_the_papers_configurations_are_printed_without_data(capsys, name):
+    status, out, errors = run(capsys, f"train {name} --print_config --validate batch_size=16")
+    assert status == 0, errors
+    assert "Batching.rows = 256" in out
+    folder = f"data/{name.removesuffix('_ar')}{'' if name.endswith('_ar') else '_distilled'}"
+    decided = "languages, size of the vocabulary, placeholders; the folder is not here"
+    assert out.splitlines()[-1] == f"# from the data's manifest ({folder}): {decided}"
+
+
+def test_a_printed_configuration_shows_what_the_data_decide(built, tmp_path, capsys):
+    command = f"train toy_cpu --print_config --model_dir {tmp_path}/model --data"
+    status, out, _ = run(capsys, f"{command} {built}/data")
+    vocabulary = load_manifest(built / "data").vocabulary
+    assert status == 0 and out.splitlines()[-1] == f"# from the data's manifest ({built}/data): de-en, {vocabulary}"
+    assert "top_j" in refused(capsys, f"{command} {tmp_path}/absent --validate top_j=2")
+    command = f"train toy_cpu --model_dir {tmp_path}/model --data {tmp_path}/absent"
+    assert "run `padir prepare` or `padir distill`" in refused(capsys, command)
 
 
 def test_the_weights_of_a_gin_file_belong_to_its_own_folders(built, tmp_path, capsys):

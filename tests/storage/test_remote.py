@@ -235,11 +235,13 @@ class TestAddresses:
 class TestPrepared:
     def test_data_are_read(self, bucket, tmp_path, capsys):
         shutil.copytree(prepared_numbers(tmp_path), bucket.root / "bucket" / "data")
-        for command in (
-            f"shortlist --data gs://bucket/data --output {tmp_path}/shortlist.npz",
-            f"train toy_cpu --gin.DATASET='gs://bucket/data' --print_config --model_dir {tmp_path}/run",
+        train = f"train toy_cpu --gin.DATASET='gs://bucket/data' --model_dir {tmp_path}/run"
+        assert run(capsys, f"{train} --print_config")[0] == 0 and not bucket.calls
+        for command, status in (
+            (f"shortlist --data gs://bucket/data --output {tmp_path}/shortlist.npz", 0),
+            (f"{train} --validate top_j=2", 2),  # refused when the data are here
         ):
-            assert run(capsys, command)[0] == 0
+            assert run(capsys, command)[0] == status
             remote._fetched.cache_clear()
         got = [name for name in names(bucket, "get") if name.endswith("arrayrecord")]
         assert len(got) == len(set(got)) == 2

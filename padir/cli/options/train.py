@@ -40,7 +40,7 @@ def train_options(parser: Parser) -> None:
     parser.set_defaults(binds={option: binding for option, (binding, *_) in _TRAINING.items()})
     about = "decoding options of validation, such as num_steps=4 num_lengths=3 batch_size=64; gin's Decoding"
     parser.add_argument("--validate", nargs="+", default=[], metavar="NAME=VALUE", help=about)
-    parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
+    parser.add_argument("--print_config", action="store_true", help="print every setting as gin; needs no data")
     processes_option(parser)
     parser.meanings = {
         **parser.meanings,
