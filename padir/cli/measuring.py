@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from padir import checks, config
@@ -18,6 +19,7 @@ from padir.cli.arguments import (
     files_of,
     folders_of,
     load_models,
+    named_folders,
     named_model,
     named_value,
     test_set_of,
@@ -42,7 +44,7 @@ from padir.measuring.compilation.program_list import DecodeShape, Program, decod
 from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables
-from padir.storage.files import write_json, write_text
+from padir.storage.files import is_address, write_json, write_text
 from padir.studies.analysis import analyses as analysis
 from padir.studies.ising import subjects as ising
 from padir.text.ids import Ids, round_up
@@ -133,12 +135,22 @@ def _settings() -> TrainConfig:
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
-    folders = folders_of(args)
-    measured = training_speed.measure(folders, _settings(), steps=args.steps, num_embeddings=extent.vocab_size or 0)
+    names = named_folders(args)
+    random = not args.data and not any(is_address(name) or Path(name).exists() for name in names)
+    folders = () if random else folders_of(args)
+    if random:
+        warn(f"{' and '.join(names)} of the configuration is not here: random batches of its shape are timed")
+    size = extent.vocab_size or (_VOCABULARY if random else 0)
+    measured = training_speed.measure(folders, _settings(), steps=args.steps, num_embeddings=size)
     where = speed_report.environment()
     lines = [[name, _rounded(value)] for name, value in measured.metrics.items()]
     tables.show(f"training, measured on {speed_report.machine_line(where)}", ["metric", "value"], lines)
-    results = {"environment": where, "figures": measured.metrics, "step_seconds": measured.step_seconds}
+    results = {
+        "environment": where,
+        "data": folders or "random",
+        "figures": measured.metrics,
+        "step_seconds": measured.step_seconds,
+    }
     if args.output:
         write_json(f"{args.output}.json", results)
     return results
@@ -173,7 +185,7 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     longest = settings.model.geometry.longest_source(settings.model.max_length)
     for tokens in sizes.tokens if "decode" in args.what else ():
         checks.below(1, longest + 1, tokens=tokens)
-    topology = _topology(args.topology)
+    topology = Topology.of(args.topology)
     ids, source_row_length = _sizes(args, sizes, settings)
     programs = functools.partial(_programs, args, sizes, settings, ids, source_row_length)
     # Devices of this machine may belong to one process only, and their compiler runs in every command.
@@ -204,14 +216,10 @@ def _told(program: Program) -> Program:
     return program
 
 
-def _topology(name: str) -> Topology:
-    return Topology.here() if name == "here" else Topology.of(name)
-
-
 def _programs(
     args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, ids: Ids, source_row_length: int
 ) -> Iterator[Program]:
-    topology = _topology(args.topology)
+    topology = Topology.of(args.topology)
     if "train" in args.what:
         yield train_program(settings, ids, topology.devices, source_row_length)
     if "decode" in args.what:

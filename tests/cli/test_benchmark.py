@@ -55,6 +55,14 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
     ((folders, config, settings),) = calls
     assert folders == (str(built / "data"),) and settings["steps"] == 3 and config.model.width == 16
     assert config.objective.stage_weights == ("all",) and config.batching.row_length == 16
+    assert run(capsys, f"benchmark --steps 3 --data {tmp_path}/absent {gin}")[0] == 0
+    assert calls.pop()[0] == (f"{tmp_path}/absent",)  # `measure` refuses it
+    absent = f"--gin.DATASET='{tmp_path}/absent' --json {tmp_path}/y.json"
+    status, _, errors = run(capsys, f"benchmark --steps 3 {absent} {gin}")
+    assert status == 0 and f"{tmp_path}/absent of the configuration is not here: random batches" in errors
+    assert json.loads((tmp_path / "y.json").read_text())["data"] == "random"
+    folders, _, settings = calls.pop()
+    assert folders == () and settings["num_embeddings"] == 32_100
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +14,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir import checks
-from padir.data.loader import make_loader
+from padir.data.loader import Arrays, make_loader
+from padir.data.plan import Batching
 from padir.data.prepared import Mixture, load_tokenizer
 from padir.distributed.sharding import DATA, MODEL
 from padir.models.config import ModelConfig
 from padir.models.params import count_parameters
 from padir.models.transformer import Transformer
+from padir.text.ids import Ids, round_up
 from padir.training.averaging import Averaging
 from padir.training.config import Intervals, TrainConfig
 from padir.training.loop import check_lengths
@@ -95,29 +98,34 @@ def measure(
     """Trains for some steps, as `padir.training.train` does, and keeps nothing but the times.
 
     Args:
-      data: prepared folders, or a mixture of prepared folders.
+      data: prepared folders, or a mixture of prepared folders; without any, batches are `random_batches`.
       config: the training run's settings; its number of steps, intervals and averaging have no effect.
       steps: number of steps that are timed, after three that are not.
       num_embeddings: rows of the embedding table, so that a model of any size can be timed on data with a smaller
-        vocabulary; 0 for the number of ids in the data's vocabulary.
+        vocabulary; 0 for the number of ids in the data's vocabulary. Without data it is the size of the vocabulary.
 
     Raises:
       PadirError: the data do not fit the configuration, or steps is below 1.
     """
     checks.counts(1, steps=steps)
-    mixture = data if isinstance(data, Mixture) else Mixture(tuple(data))
-    check_lengths(mixture, mixture.manifests("train"), config.model, config.batching)
+    mixture = data if isinstance(data, Mixture) else Mixture(tuple(data)) if data else None
+    if mixture is not None:
+        check_lengths(mixture, mixture.manifests("train"), config.model, config.batching)
     config = dataclasses.replace(config, num_steps=steps + _WARM_UP, intervals=Intervals(), averaging=Averaging())
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
-    ids = load_tokenizer(mixture.folders[0]).ids
+    ids = Ids(num_embeddings) if mixture is None else load_tokenizer(mixture.folders[0]).ids
     step = ShardedStep(config, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
-    loader = make_loader(
-        mixture,
-        config.batching,
-        row_multiple=step.mesh.shape[DATA] * config.batching.accumulation_steps,
-        length_token=config.model.length_token,
-        seed=config.seed,
-    )
+    row_multiple = step.mesh.shape[DATA] * config.batching.accumulation_steps
+    if mixture is None:
+        loader = random_batches(config.batching, ids, row_multiple)
+    else:
+        loader = make_loader(
+            mixture,
+            config.batching,
+            row_multiple=row_multiple,
+            length_token=config.model.length_token,
+            seed=config.seed,
+        )
     timer = _StepTimer(step, clock)
     sizes = [_BatchSize.of(timer.step(loader)) for _ in range(config.num_steps)][_WARM_UP:]
     return TrainingTimes(
@@ -134,6 +142,25 @@ def measure(
         matmul_flops=_matmul_flops(jnp.dtype(config.model.dtype), step.mesh, clock),
         temporary_bytes=timer.most_temporary_bytes,
     )
+
+
+def random_batches(batching: Batching, ids: Ids, row_multiple: int = 1) -> Iterator[Arrays]:
+    """The same batch again and again: rows full of random pieces, in sentences of about 32 tokens.
+
+    Source rows have an eighth more positions than target rows, unless the batching has a length for them.
+    """
+    source_length = batching.source_row_length or round_up(batching.row_length * 9 // 8, 8)
+    batching = batching.resolved(source_length, row_multiple)
+    sentences = min(batching.num_segments, max(1, batching.row_length // 32))
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for side, length in (("source", source_length), ("target", batching.row_length)):
+        tokens_BL = rng.integers(ids.first_regular, ids.end_regular, (batching.rows, length), np.int32)
+        segment_L = np.arange(length, dtype=np.int32) * sentences // length + 1
+        tokens_BL[:, np.append(segment_L[1:] > segment_L[:-1], True)] = ids.eos
+        axes = "BS" if side == "source" else "BL"
+        arrays |= {f"{side}_{axes}": tokens_BL, f"{side}_segment_{axes}": np.tile(segment_L, (batching.rows, 1))}
+    return itertools.repeat(arrays)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,11 +91,13 @@ class Topology:
         `v3:2x2` is a host of a TPU v3 (8 cores on 4 chips), `v4:2x2x1` a host of a v4 (4 chips), `v5e:2x4` 8 chips of a
         v5e, and `v3:32x32` a whole pod of 2,048 cores. The process needs no TPU, and computes everything else on its
         own devices. libtpu reads its environment variables once, so nothing else may have loaded it before. `h100:8` is
-        one host of 8 GPUs; the CUDA plugin must have the version of JAX.
+        one host of 8 GPUs; the CUDA plugin must have the version of JAX. `here` is this machine (`Topology.here`).
 
         Raises:
           PadirError: libtpu or the CUDA plugin is not installed, or does not know the name.
         """
+        if name == "here":
+            return Topology.here()
         if gpu := _GPU.fullmatch(name):
             return _gpus(name, f"1x1x{gpu['count']}")
         tpu = _TPU.fullmatch(name)  # libtpu would take devices of its own choice for ""

@@ -107,6 +107,24 @@ def test_temporaries_may_not_be_known(monkeypatch):
     assert training_speed._temporary_bytes(square) >= 4 * 100 * 100
 
 
+def test_random_batches_are_full_rows_of_whole_sentences():
+    batching = Batching(rows=4, row_length=64)
+    arrays = next(training_speed.random_batches(batching, IDS, 2))
+    for side, length in (("source_{}BS", 72), ("target_{}BL", 64)):
+        tokens, segment = (arrays[side.format(part)] for part in ("", "segment_"))
+        assert tokens.shape == segment.shape == (4, length) and segment.min() == 1 and segment.max() == 2
+        ends = np.diff(segment, append=3) > 0
+        assert np.array_equal(tokens == IDS.eos, ends) and tokens.max() < IDS.end_regular
+    with refused("rows multiple"):
+        training_speed.random_batches(batching, IDS, 3)
+
+
+def test_steps_are_timed_without_data():
+    config = TrainConfig(TINY, batching=Batching(rows=2, row_length=32))
+    measured = training_speed.measure((), config, steps=1, num_embeddings=400, clock=Clock())
+    assert measured.metrics["padding_share"] == 0 and measured.pairs == 2
+
+
 def test_no_steps():
     with refused("steps least 1, got 0"):
         training_speed.measure(["data"], steps=0)
