@@ -110,14 +110,14 @@ def test_two_processes_evaluate_as_one(pair, model, data, tmp_path, bindings):
     command += ["--batch_size=3", *bindings]
 
     def results(name):
-        return [f"--json={tmp_path / name}.json", f"--output={tmp_path / name}"]
+        return [f"--json={tmp_path / name}_results.json", f"--output={tmp_path / name}"]
 
     assert main([*command, *results("one")]) == 0
     statuses, errors = pair(1).run(*command, *results("two"), second=tuple(results("second")))
     assert statuses == [0, 0], errors
     assert not [*tmp_path.glob("second*")]
     assert (tmp_path / "one.rows/02.txt").read_bytes() == (tmp_path / "two.rows/02.txt").read_bytes()
-    one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
+    one, two = (json.loads((tmp_path / f"{name}_results.json").read_text()) for name in ("one", "two"))
     for row in (*one, *two):
         row["scores"].pop("seconds")
     assert one == two and len(one) == (4 if "--set=oracle_lengths=true" in bindings else 2)
