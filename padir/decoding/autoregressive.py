@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from padir.decoding.fusion import FusedScore, FusedSearch
 from padir.decoding.program_cache import PROGRAMS
@@ -30,6 +30,7 @@ from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
+from padir.refinement.loop import in_groups
 from padir.refinement.scores import forbid
 from padir.refinement.segments import sentence_keys
 from padir.text.ids import Ids
@@ -294,31 +295,20 @@ def score_trees(
     states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)
     next_BUN = trees.next_BNU.swapaxes(1, 2)
 
-    def log_prob(some):
-        states_RD, next_RN = some
-        logits_RV = model.bind({"params": params}).logits(states_RD)
-        return jnp.take_along_axis(logits_RV, next_RN, axis=-1) - jax.nn.logsumexp(logits_RV, axis=-1, keepdims=True)
+    def log_prob(states_RLD, next_RLN):
+        logits_RLV = model.bind({"params": params}).logits(states_RLD)
+        at_next_RLN = jnp.take_along_axis(logits_RLV, next_RLN, axis=-1)
+        return at_next_RLN - jax.nn.logsumexp(logits_RLV, axis=-1, keepdims=True)
 
     if group is None:
         by_prefix = jax.tree.map(lambda x: x.swapaxes(0, 1)[:, :, None], (states_BUD, next_BUN))
-        log_prob_BUN = jax.lax.map(log_prob, by_prefix)[:, :, 0].swapaxes(0, 1)
+        log_prob_BUN = jax.lax.map(lambda each: log_prob(*each), by_prefix)[:, :, 0].swapaxes(0, 1)
     else:
-        log_prob_BUN = _in_groups(log_prob, (states_BUD, next_BUN), (next_BUN > 0).any(-1), group)
+        rows_P = [x.reshape(-1, x.shape[-1]) for x in (states_BUD, next_BUN)]  # P = B * U prefixes
+
+        def read(place_G, _):
+            return log_prob(*(x.at[place_G].get(mode="clip")[None] for x in rows_P))[0]
+
+        log_prob_PN = in_groups(read, jnp.zeros(rows_P[1].shape), (rows_P[1] > 0).any(-1), group)
+        log_prob_BUN = log_prob_PN.reshape(next_BUN.shape)
     return jnp.where(next_BUN > 0, log_prob_BUN, 0.0).sum(1)
-
-
-def _in_groups(log_prob: Callable[..., Array], rows: Any, read_BU: Bool[Array, "B U"], group: int) -> Array:
-    """Calls `log_prob` for the prefixes of `read_BU`, `group` at a time; 0 for all others."""
-    # P = B * U prefixes, in an order in which those that are read come first.
-    rows_P = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), rows)
-    place_P = jnp.argsort(~read_BU.reshape(-1), stable=True)
-    place_P = jnp.concatenate([place_P, jnp.full(group, read_BU.size)])
-
-    def read(i, log_prob_PN):
-        place_G = jax.lax.dynamic_slice_in_dim(place_P, i * group, group)
-        (log_prob_GN,) = log_prob(jax.tree.map(lambda x: x.at[place_G].get(mode="clip")[None], rows_P))
-        return log_prob_PN.at[place_G].set(log_prob_GN, mode="drop")
-
-    groups = -(-read_BU.sum() // group)
-    log_prob_PN = jax.lax.fori_loop(0, groups, read, jnp.zeros(rows_P[1].shape))
-    return log_prob_PN.reshape(rows[1].shape)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,9 +100,17 @@ class Refiner:
 
     def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
         """Makes a draft of every candidate and refines all drafts; gives them on the host."""
-        calls = [self._arguments(batch, some) for some in self._by_width(tried)]
+        calls = self._calls(batch, tried)
         with self.loaded.on_devices():
             return joined([on_host(refine_drafts(self.loaded.model, self.loaded.converted, *each)) for each in calls])
+
+    def _calls(
+        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]
+    ) -> list[tuple[DraftInputs, RefineOptions]]:
+        """The arguments of `refine_drafts` after the model and its parameters, for each width of canvas."""
+        source_BS = self.loaded.place(batch.source_BS)
+        kept_v = self.loaded.written_ids(batch.source_BS, self.decoding.shortlist)
+        return [self._arguments(batch, some, source_BS, kept_v) for some in self._by_width(tried)]
 
     def _by_width(self, tried: Sequence[Sequence[Candidate]]) -> list[Sequence[Sequence[Candidate]]]:
         """The candidates in parts, one for each width of canvas, narrowest first; `_NONE` in the place of all others.
@@ -130,7 +139,7 @@ class Refiner:
     def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
         sizes = []
-        for inputs, options in [self._arguments(batch, some) for some in self._by_width(tried)]:
+        for inputs, options in self._calls(batch, tried):
             with self.loaded.on_devices():
                 program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, options).compile()
             sizes.append(getattr(program.memory_analysis(), "temp_size_in_bytes", None))
@@ -211,7 +220,7 @@ class Refiner:
             raise PadirError("steps cannot be shown with a shortlist", remedy="leave the shortlist out")
         loaded = self.loaded
         batch = self.encode([source])
-        inputs, options = self._arguments(batch, [own[:1] for own in self.try_lengths([source], batch)])
+        ((inputs, options),) = self._calls(batch, [own[:1] for own in self.try_lengths([source], batch)])
         length = int(inputs.length_BN[0, 0])
         with loaded.on_devices():
             params = in_model_dtype(loaded.model.config, loaded.converted)
@@ -225,9 +234,9 @@ class Refiner:
             yield on_host((state.canvas.tokens_BL[0, :length], state.canvas.known_score_BL[0, :length]))
 
     def _arguments(
-        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]
+        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]], source_BS: Any, kept_v: Any
     ) -> tuple[DraftInputs, RefineOptions]:
-        """The arguments of `refine_drafts` after the model and its parameters."""
+        """The arguments of one call: the sources on their devices, and the ids that a shortlist keeps for the batch."""
         decoding = self.decoding
         loaded = self.loaded
         assert decoding.strategy is not None and decoding.canvas is not None
@@ -245,11 +254,10 @@ class Refiner:
         fixed_RL = None
         if any(each.fixed for own in tried for each in own):
             fixed_RL = loaded.place(pad_rows([[*each.fixed] for own in table for each in own], length))
-        kept_v = loaded.written_ids(batch.source_BS, decoding.shortlist)
         inputs = DraftInputs(
             cross_kv=batch.cross_kv,
             source_segment_BS=batch.encoded.segment_BS,
-            source_BS=loaded.place(batch.source_BS),
+            source_BS=source_BS,
             length_BN=loaded.place(length_BN),
             draw_BN=loaded.place(draw_BN),
             num_steps=decoding.num_steps,

@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, choose_rows, restore
+from padir.refinement.canvas import Canvas, Tree, choose_rows, restore
 from padir.refinement.protocols import Decoder, Number, Proposal, Strategy
 from padir.refinement.scores import Output, forbid
 from padir.refinement.segments import check_keys
@@ -255,7 +255,12 @@ def advance(
     if rows_at_once is None or at_most(state.passes_B.size, rows_at_once):
         after = one_pass(state)
     else:
-        after = _in_groups(one_pass, state, rows_at_once)
+
+        def some_rows(row_G, some: State) -> State:
+            after = one_pass(dataclasses.replace(some, canvas=dataclasses.replace(some.canvas, row_B=row_G)))
+            return dataclasses.replace(after, canvas=dataclasses.replace(after.canvas, row_B=None))
+
+        after = in_groups(some_rows, state, ~state.canvas.done_B, rows_at_once)
     return dataclasses.replace(after, step=state.step + 1)
 
 
@@ -316,21 +321,25 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Numb
     return State(state.step, state.key_B, canvas, memories[0], memories[1], passes_B, failed_B)
 
 
-def _in_groups(one_pass: Callable[[State], State], state: State, size: int) -> State:
-    """Makes one pass for all rows that are not done, `size` rows at a time."""
-    rows_B = jnp.argsort(state.canvas.done_B, stable=True)
-    # Row numbers beyond the last row fill up the last group. They read the last row, and their results are dropped.
-    rows_B = jnp.concatenate([rows_B, jnp.full(size, rows_B.size)])
+def in_groups(
+    function: Callable[[Int[Array, " G"], Tree], Tree], rows: Tree, where_B: Bool[Array, " B"], size: int
+) -> Tree:
+    """Replaces the rows of `where_B` by what a function makes of them, `size` rows at a time; others cost nothing.
 
-    def visit(i, whole: State) -> State:
-        row_B = jax.lax.dynamic_slice_in_dim(rows_B, i * size, size)
-        some = jax.tree.map(lambda x: x.at[row_B].get(mode="clip") if x.ndim else x, whole)
-        after = one_pass(dataclasses.replace(some, canvas=dataclasses.replace(some.canvas, row_B=row_B)))
-        after = dataclasses.replace(after, canvas=dataclasses.replace(after.canvas, row_B=None))
-        return jax.tree.map(lambda x, part: x.at[row_B].set(part, mode="drop") if x.ndim else x, whole, after)
+    Args:
+      function: from numbers of rows, and these rows of `rows`, to their new values. A number beyond the last row stands
+        for the last row, and its result is dropped.
+      rows: a pytree of arrays that begin with axis B, and of numbers, which all rows share.
+    """
+    row_B = jnp.argsort(~where_B, stable=True)
+    row_B = jnp.concatenate([row_B, jnp.full(size, row_B.size)])  # fills up the last group
 
-    groups = -(-(~state.canvas.done_B).sum() // size)
-    return jax.lax.fori_loop(0, groups, visit, state)
+    def visit(i, whole: Tree) -> Tree:
+        row_G = jax.lax.dynamic_slice_in_dim(row_B, i * size, size)
+        after = function(row_G, jax.tree.map(lambda x: x.at[row_G].get(mode="clip") if x.ndim else x, whole))
+        return jax.tree.map(lambda x, part: x.at[row_G].set(part, mode="drop") if x.ndim else x, whole, after)
+
+    return jax.lax.fori_loop(0, -(-where_B.sum() // size), visit, rows)
 
 
 def _fold(key_B, number):

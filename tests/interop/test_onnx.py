@@ -79,7 +79,7 @@ class Programs:
         else:
             inputs["blank_penalty"] = np.array(decoding.blank_penalty, np.float32)
         tried = refiner.try_lengths(sources, batch)
-        drafts, options = refiner._arguments(batch, tried)
+        drafts, options = refiner._arguments(batch, tried, batch.source_BS, None)
         params, drafts = jax.tree.map(jnp.asarray, (loaded.converted, drafts))
         key_R, canvas, _ = lay_out(loaded.model, params, drafts, options)
 
@@ -143,7 +143,8 @@ def repaired(translator, text, length, pins):
     """The tokens of a draft after each pass in which tokens were frozen before the first."""
     refiner, loaded = translator.refiner(translator.resolved(translator.decoding), trace=True), translator.loaded
     (tokens,), _ = loaded.source_tokens([text], False)
-    inputs, options = refiner._arguments(refiner.encode([SourceSentence(text, tokens)]), [[Candidate(length, 0)]])
+    batch = refiner.encode([SourceSentence(text, tokens)])
+    inputs, options = refiner._arguments(batch, [[Candidate(length, 0)]], batch.source_BS, None)
     fixed_RL = np.zeros((1, options.max_target_length), np.int32)
     fixed_RL[0, list(pins)] = list(pins.values())
     refined = refine_drafts(loaded.model, loaded.converted, inputs._replace(fixed_RL=fixed_RL), options)

@@ -145,7 +145,7 @@ def measure(
 
 
 def random_batches(batching: Batching, ids: Ids, row_multiple: int = 1) -> Iterator[Arrays]:
-    """The same batch again and again: rows full of random pieces, in sentences of about 32 tokens.
+    """Repeats one batch without end; its rows are full of random pieces, in sentences of about 32 tokens.
 
     Source rows have an eighth more positions than target rows, unless the batching has a length for them.
     """
