@@ -265,6 +265,7 @@ class Translator(SentenceTranslator):
         if not self.refines(decoding):
             what = "target lengths are for refining, and a sentence written from left to right ends itself"
             raise PadirError(what, remedy="choose the mode refine, or translate without target lengths")
+        self.card.config.check_sentence("take target_lengths", "leave them out")
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
         longest = self.card.config.max_length
@@ -305,9 +306,11 @@ class Translator(SentenceTranslator):
     ) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
 
-        Sources that are longer than the model takes are cut. If the length head gives fewer than k lengths, a
-        PadirError is raised.
+        Sources that are longer than the model takes are cut. If the model has no length head "token", or the head knows
+        fewer than k lengths, a PadirError is raised.
         """
+        if not self.card.config.length_token:
+            raise PadirError("the model predicts no target lengths", remedy="take one with the length head 'token'")
         read = [each.text for each in self.loaded.read(checks.strings("texts", texts))]
         tokens, _ = self.loaded.source_tokens(read, truncate=True)
         results: list[list[int]] = [[] for _ in tokens]

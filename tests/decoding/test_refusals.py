@@ -119,6 +119,7 @@ OPTIONS = {
         ({"prefix_beam": 2, "num_drafts": 2}, "prefix_beam ... 1 beside several num_drafts"),
         ({"drop_repeats": True}, "drop_repeats ... False"),
         ({"template": "one ___"}, "a CTC model cannot hold these words: take another model"),
+        ({"target_lengths": [3] * 3}, "a CTC model cannot take target_lengths ... leave them out"),
         ({"terms": {"eins": "one"}}, "a CTC model cannot align words"),
         ({"placeholders": "tags"}, "a CTC model cannot keep words ... take a dual"),
     ],
@@ -135,6 +136,7 @@ def test_options_that_have_no_meaning_are_refused(models, model, options, words)
         refuses(Decoding, words, **options)
 
 
+NO_LENGTH = "predicts no target lengths: take one with the length head 'token'"
 CALLS = [
     (lambda m: m.plain.steps(["eins"]), "text must be a string, got ['eins']"),
     (lambda m: next(m.plain.steps(" ")), "text must be a sentence, got ' '"),
@@ -143,6 +145,10 @@ CALLS = [
     (lambda m: m.ctc.score(["eins"], ["one"]), "gives targets no probability"),
     (lambda m: m.causal.score(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
     (lambda m: m.causal.score(["eins", "eins"], ["one", LONG]), "target 2 has 40 tokens, the model takes 7"),
+    *(
+        (lambda m, name=name: getattr(m, name).predict_lengths(["eins"]), NO_LENGTH)
+        for name in ("ctc", "causal", "oracle")
+    ),
     (lambda m: m.plain.align(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
     (lambda m: m.plain.align([LONG], ["one"]), "text 1 has 40 tokens, the model takes 7 ... truncate=True"),
     (lambda m: m.plain.align(["eins"], [LONG]), "target 1 has 40 tokens, the model takes 7 ... truncate=True"),
