@@ -25,7 +25,7 @@ from padir.cli.arguments import (
 from padir.cli.console import print_splits, tell, warn
 from padir.data.prepare import prepare
 from padir.data.prepared import LengthLimits, Mixture, load_manifest, load_tokenizer
-from padir.decoding.fit import asked, of_card, of_config, resolve
+from padir.decoding.fit import asked, from_left, of_card, of_config, resolve
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.processes import agreed, from_first, is_first
 from padir.errors import PadirError
@@ -173,8 +173,9 @@ def run_distill(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.ctranslate2:
         translator = in_ctranslate2(teacher.translator, args.ctranslate2)
         teacher = dataclasses.replace(teacher, translator=translator, engine=version(args.ctranslate2))
-    decoding = decoding_of(args, teacher.translator.decoding)
-    check_options(args, (args.model, teacher.translator.card.config, [decoding]))
+    sizes = teacher.translator.card.config
+    decoding = from_left(decoding_of(args, teacher.translator.decoding), sizes)
+    check_options(args, (args.model, sizes, [decoding]))
     with contextlib.ExitStack() as stack:
         output = from_first(lambda: str(stack.enter_context(sent_folder(args.output))))
         manifest = distill(teacher, args.data, output, decoding, overwrite=args.overwrite)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.commands import refused, run
@@ -9,9 +10,11 @@ from support.refusals import refuses
 from support.tiny_model import random_translator, same
 
 from padir import Translator, config
+from padir.cli import making
 from padir.cli.arguments import check_options, decoding_of, decodings_of
 from padir.cli.entry import build_parser
 from padir.decoding.fit import from_left, mode_of
+from padir.errors import PadirError
 from padir.serve.engine import Engine
 from padir.serve.messages import Refused, TranslateRequest
 
@@ -111,6 +114,18 @@ def test_python_writes_in_the_mode_of_its_options(models, option, kind):
 @pytest.mark.parametrize("both", ["--mode causal --num_steps 2", "--mode refine --beam 2", "--beam 2 --canvas mask"])
 def test_a_named_mode_and_an_option_of_another_exclude_each_other(models, both, command):
     refuses(mode_chosen, "different modes ... : leave one of them out", command, both, models["dual"])
+
+
+def test_distill_checks_the_mode_that_it_writes_in(models, monkeypatch):
+    """A rule needs several hypotheses: a search from left to right has them, a single draft has not."""
+    monkeypatch.setattr(making.Teacher, "load", lambda *_: SimpleNamespace(translator=models["dual"]))
+
+    def distill(teacher, data, output, decoding, *, overwrite):
+        raise PadirError(f"writes in the mode {decoding.mode}")
+
+    monkeypatch.setattr(making, "distill", distill)
+    for words, told in {"": "in the mode causal", "--num_steps 2": "needs several hypotheses"}.items():
+        refuses(making.run_distill, told, parsed("distill", f"--rerank mbr {words}"))
 
 
 def test_score_reads_no_mode(models):
