@@ -92,9 +92,10 @@ def _check_results(args: argparse.Namespace) -> None:
     for name in _RESULTS:
         path = getattr(args, name, None)
         if path is not None and not is_address(path):
-            check_writable(path, file=name != "output")
+            is_file = args.paths[name] == "FILE"
+            check_writable(path, file=is_file)
             folder = Path(path).absolute().parent
-            if (name != "output" or args.command == "translate") and not folder.exists():
+            if is_file and not folder.exists():
                 tell(f"padir: {folder} does not exist, and will be made")
 
 

@@ -45,8 +45,13 @@ class TestPlaces:
         assert f"cannot write {place} (Not a directory): give another" in errors
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
-    def test_a_folder_is_no_file(self, tmp_path, capsys):
-        errors = refused(capsys, f"translate --model no_such_model --json {tmp_path}")
+    @pytest.mark.parametrize(
+        "command",
+        ["translate --model no_such_model --json", "score --input x --target x --model x --output"]
+        + ["vocab --task toy_de_en --size 600 --output"],
+    )
+    def test_a_folder_is_no_file(self, command, tmp_path, capsys):
+        errors = refused(capsys, f"{command} {tmp_path}")
         assert f"cannot write {tmp_path} (Is a directory)" in errors
 
     def test_a_pipe_is_written_to(self):
