@@ -15,6 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import NEEDS, RULES, reads_normalization
 from padir.decoding.templates import Template
@@ -242,29 +243,42 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
         raise PadirError(what, got=rerank, remedy=remedy)
 
 
-def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
-    """The options in a mode that can hold the templates; a message names another mode.
+def check_resolved(decoding: Decoding, mode: Mode) -> None:
+    """Refuses options of another mode, and options that `resolve` has not filled in."""
+    if decoding.mode != mode or (mode == "refine" and None in (decoding.strategy, decoding.canvas)):
+        what = f"this writer needs options that are resolved for the mode {mode}"
+        raise PadirError(what, remedy=f"take translator.resolved(decoding.changed(mode={mode!r}))")
 
-    Raises:
-      PadirError: the model has no such mode, or the options exclude templates.
-    """
+
+def check_held(decoding: Decoding, sources: Sequence[SourceSentence], config: ModelConfig) -> None:
+    """Refuses templates that a writer with these resolved options cannot hold."""
+    templates = [each.template for each in sources if each.template is not None]
+    if not templates:
+        return
     if decoding.shortlist is not None:
         raise PadirError("a template needs all ids: leave the shortlist out")
-    prefixes = all(each.prefix is not None for each in templates)
-    modes: list[Mode] = ["refine"] if not config.causal and config.geometry.is_sentence else []
-    if (config.causal or config.dual) and prefixes:
-        modes.append("causal")
-    if not modes:
+    if not _holds(decoding.mode, templates, config):
         what = "a model that writes from left to right" if config.causal else f"a {config.reading.name} model"
         remedy = "give a prefix, such as 'I went ___'" if config.causal or config.dual else "take another model"
         raise PadirError(f"{what} cannot hold these words", remedy=remedy)
-    longest = max((each.least for each in templates), default=0)
+    longest = max(each.least for each in templates)
     if longest > config.max_length:
         raise PadirError("template", f"at most {config.max_length} tokens, as the model takes", longest)
+
+
+def _holds(mode: Mode | None, templates: Sequence[Template], config: ModelConfig) -> bool:
+    if mode == "causal":
+        return all(each.prefix is not None for each in templates)
+    return config.geometry.is_sentence
+
+
+def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConfig) -> Decoding:
+    """The options in a mode that can hold the templates, if the model has one; a message names another mode."""
     mode = mode_of(decoding, config)
-    chosen = mode if mode in modes else modes[0]
+    able: list[Mode] = [each for each in (mode, *modes_of(config)) if _holds(each, templates, config)]
+    chosen = able[0] if able else mode
     rule = decoding.ranker
-    if chosen == "refine" and rule is not None and any(each.parts.count(0) > 1 for each in templates):
+    if chosen == "refine" and rule is not None and any(each.open_gaps > 1 for each in templates):
         # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
         decoding = decoding.changed(rerank=rule)
     if chosen == mode:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from padir.decoding.candidates import Candidate, candidates
+from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
@@ -61,10 +62,7 @@ class Refiner:
     shapes: Shapes = Shapes()
 
     def __post_init__(self):
-        decoding = self.decoding
-        if decoding.mode != "refine" or decoding.strategy is None or decoding.canvas is None:
-            what = "a Refiner needs options that are resolved for the mode refine"
-            raise PadirError(what, remedy="take translator.resolved(decoding.changed(mode='refine'))")
+        check_resolved(self.decoding, "refine")
 
     @property
     def most_hypotheses(self) -> int:
@@ -83,8 +81,13 @@ class Refiner:
         )
 
     def try_lengths(self, sources: Sequence[SourceSentence], batch: EncodedBatch) -> list[list[Candidate]]:
-        """Lists the candidates of each sentence, for its given target length or for predicted lengths."""
+        """Lists the candidates of each sentence, for its given target length or for predicted lengths.
+
+        Raises:
+          PadirError: a template that cannot be held.
+        """
         decoding = self.decoding
+        check_held(decoding, sources, self.loaded.card.config)
         given = {b: source.target_length for b, source in enumerate(sources) if source.target_length is not None}
         likely: list[list[int]] = [[] for _ in sources]
         if len(given) < len(sources):

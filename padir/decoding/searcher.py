@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from padir.decoding.autoregressive import length_limits, write_targets
+from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -30,6 +31,9 @@ class Searcher:
     decoding: Decoding
     shapes: Shapes = Shapes()
 
+    def __post_init__(self):
+        check_resolved(self.decoding, "causal")
+
     @property
     def most_hypotheses(self) -> int:
         return self.decoding.search.size
@@ -38,6 +42,7 @@ class Searcher:
         """Writes the hypotheses of a batch, the finished rows of the search."""
         loaded = self.loaded
         decoding = self.decoding
+        check_held(decoding, sources, loaded.card.config)
         source_BS = loaded.padded([each.tokens for each in sources], decoding.batch_size, self.shapes.lengths)
         rows = source_BS.shape[0]
         limits, longest = self._limits(sources, source_BS.shape[1])

@@ -78,9 +78,14 @@ class Template:
         """The least number of target tokens, EOS included."""
         return 1 + sum(len(part) if isinstance(part, tuple) else part or 1 for part in self.parts)
 
+    @property
+    def open_gaps(self) -> int:
+        """The number of gaps of any length."""
+        return self.parts.count(0)
+
     def length(self, predicted: int) -> int:
         """The number of target tokens, EOS included, for a predicted number."""
-        return max(self.least, predicted) if 0 in self.parts else self.least
+        return max(self.least, predicted) if self.open_gaps else self.least
 
     def rows(self, length: int) -> list[list[int]]:
         """The fixed ids of canvases of `length` positions, 0 at gaps, for each way to share out the gaps.
@@ -88,9 +93,8 @@ class Template:
         >>> Template(((7, 8), 0, (9,))).rows(6)
         [[7, 8, 0, 0, 9, 0]]
         """
-        open_gaps = sum(part == 0 for part in self.parts)
         rows = []
-        for shares in _shares(length - self.least + open_gaps, open_gaps):
+        for shares in _shares(length - self.least + self.open_gaps, self.open_gaps):
             left = iter(shares)
             row: list[int] = []
             for part in self.parts:

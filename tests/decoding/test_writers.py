@@ -5,6 +5,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from support.refusals import refuses
 from support.tiny_model import random_translator, same
@@ -14,6 +15,9 @@ from padir.decoding import Writer
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.ranker import RULES, MinimumBayesRisk, Ranker, Rescore, ranker_of
 from padir.decoding.refiner import Refiner
+from padir.decoding.searcher import Searcher
+from padir.decoding.shortlist import Shortlist
+from padir.decoding.templates import Template
 from padir.decoding.writer import Written
 from padir.errors import PadirError
 from padir.interop.ctranslate2 import in_ctranslate2
@@ -219,11 +223,32 @@ def test_a_rule_does_not_depend_on_the_batch_or_the_order_of_the_list(tokenizer,
         assert result.score == result.candidates[0].score
 
 
-def test_a_refiner_needs_options_that_are_resolved_for_it(tokenizer):
+@pytest.mark.parametrize(("writer", "mode"), [(Refiner, "refine"), (Searcher, "causal")])
+def test_a_writer_needs_options_that_are_resolved_for_it(tokenizer, writer, mode):
     translator = CASES["dual"].translator(tokenizer)
-    search = translator.resolved(translator.decoding.changed(mode="causal"))
-    for options in (search, search.changed(mode="refine"), translator.decoding):
-        refuses(Refiner, "resolved for the mode refine ... translator.resolved", translator.loaded, options)
+    (other,) = {*MODES} - {mode}
+    wrong = [translator.decoding, translator.resolved(translator.decoding.changed(mode=other))]
+    wrong += [wrong[1].changed(mode="refine")] if mode == "refine" else []
+    for options in wrong:
+        refuses(writer, f"resolved for the mode {mode} ... translator.resolved", translator.loaded, options)
+
+
+SHORTLIST = Shortlist("", np.zeros((1, 1), np.int32), np.zeros(0, np.int32), 0)
+HELD = [
+    ("greedy", ((5,), 0, (6,)), {}, "cannot hold these words: give a prefix"),
+    ("ctc", ((5,), 0), {}, "a CTC model cannot hold these words"),
+    ("greedy", ((5,), 0), {"shortlist": SHORTLIST}, "a template needs all ids"),
+    ("one draft", ((5,), 0), {"shortlist": SHORTLIST}, "a template needs all ids"),
+]
+
+
+@pytest.mark.parametrize(("case", "parts", "options", "words"), HELD)
+def test_a_writer_refuses_a_template_that_it_cannot_hold(tokenizer, case, parts, options, words):
+    translator = CASES[case].translator(tokenizer)
+    resolved = translator.resolved(translator.decoding.changed(**CASES[case].options))
+    writer = translator.writer(dataclasses.replace(resolved, **options))
+    source = SourceSentence("eins", [5, 1], template=Template(parts))
+    refuses(writer.write, words, [source])
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
