@@ -152,6 +152,9 @@ class LoadedModel:
     def _in_precision(self, precision: str) -> LoadedModel:
         if precision == self.precision:
             return self
+        if self.precision == "int8":
+            remedy = "leave precision out, or load the weights that were rounded"
+            raise PadirError("precision", "int8 for weights that are rounded to 8 bits", precision, remedy)
         if precision == "int8":
             return dataclasses.replace(self, params=jax.jit(quantise)(self.params), origin=self)
         card = dataclasses.replace(self.card, config=dataclasses.replace(self.card.config, dtype=precision))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from support.refusals import refuses
 from support.small_corpus import Numbers
 from support.tiny_model import random_translator, same
 
@@ -94,6 +95,8 @@ def test_logits_of_a_quantised_model_are_close(tokenizer, sizes):
     assert {leaf.dtype.name for leaf in jax.tree.leaves(rounded.params)} == {"float32", "int8"}
     if sizes in ({}, {"causal": True}):  # the decoders that differ
         check_translates(translator, rounded, "int8")
+    for precision in ("float32", "bfloat16"):
+        refuses(rounded.translate, "precision must be int8", TEXTS, precision=precision)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"causal": True}], ids=str)
