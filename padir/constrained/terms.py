@@ -174,7 +174,7 @@ def hold_terms(
             made[i] = dataclasses.replace(result, passes=passes, truncated=made[i].truncated)
         edits = _edits(translator, texts, made, decoding, terms)
     for i, own in edits.items():
-        made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own))
+        made[i] = dataclasses.replace(made[i], text=edited(made[i].text, own), whole_text=None)
     return made
 
 

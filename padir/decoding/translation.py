@@ -43,7 +43,8 @@ class Translation:
       alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
         (`Translator.align`).
       read_again: True if the causal side of a dual model read the hypotheses and chose (`CausalScore`).
-      whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model.
+      whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model, or
+        if terms replaced words of the text.
     """
 
     text: str

@@ -73,6 +73,7 @@ def test_terms_and_spans_stand_together(tokenizer):
     translator = one_shape_translator(tokenizer)
     (result,) = translator.translate(["eins <b>vier</b> www.x.org"], terms=TERMS, placeholders=("tags", "urls"))
     assert all(result.text.count(each) == 1 for each in ("<b>", "</b>", "www.x.org")) and "seven" in result.text
+    assert result.whole_text is None  # it would have no terms
 
 
 def test_a_term_of_another_source_blocks_no_place(tokenizer, monkeypatch):
