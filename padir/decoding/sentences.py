@@ -139,16 +139,15 @@ class SentenceTranslator:
         self.model = self.loaded.model
         self.shapes = Shapes()
         self._make_writer: MakeWriter = make_writer
-        # Several devices need one order of programs, and two batches at once more of an accelerator's memory.
-        single = self.loaded.mesh is None and self.loaded.platform == "cpu"
-        self._map: MapBatches = one_ahead if single else map
+        self._map: MapBatches | None = None
 
-    def with_writer(self: Own, make: MakeWriter, at_once: MapBatches = map) -> Own:
+    def with_writer(self: Own, make: MakeWriter, at_once: MapBatches | None = None) -> Own:
         """Gives this translator with another engine.
 
         Args:
           make: makes the writer of each call.
-          at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`.
+          at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`. Its
+            threads also call rules of one's own. None calls writers and rules of one's own in the caller's thread.
         """
         made = copy.copy(self)
         made._make_writer = make
@@ -168,6 +167,7 @@ class SentenceTranslator:
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
+        at_once = self._map or (one_ahead if self._may_take_two(decoding) else map)
         decoding = self.resolved(decoding)
         writer = self.writer(decoding, trace=request.trace)
         tokens, truncated = self.loaded.source_tokens(sentences, request.truncate)
@@ -184,8 +184,6 @@ class SentenceTranslator:
         filled = (i for i, text in enumerate(sentences) if text.strip())
         batches = [*sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i]))]
         run = functools.partial(self.translate_batch, writer, decoding, request.n_best)
-        # A rule of one's own is called in the caller's thread.
-        at_once = self._map if self._map is not one_ahead or isinstance(decoding.rerank, str) else map
         made = at_once(run, [[sources[i] for i in places] for places in batches])
         for places, translations in zip(batches, made, strict=True):
             for i, translation in zip(places, translations, strict=True):
@@ -213,6 +211,14 @@ class SentenceTranslator:
             batch_size=decoding.batch_size,
             shapes=self.shapes,
         )
+
+    def _may_take_two(self, decoding: Decoding) -> bool:
+        """True if two batches may be under way at once, in other threads than the caller's.
+
+        Several devices need one order of programs, and two batches at once more of an accelerator's memory.
+        """
+        single = self.loaded.mesh is None and self.loaded.platform == "cpu"
+        return single and self._make_writer is make_writer and isinstance(decoding.rerank, str)
 
     def links(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[list[int]]:
         """Links between the units of sentence pairs (`padir.decoding.alignment.links`)."""

@@ -5,12 +5,12 @@ import threading
 import jax
 import numpy as np
 import pytest
-from support.tiny_model import random_translator
+from support.tiny_model import random_model_dir, random_translator
 
-from padir.decoding import Decoding, refiner
+from padir.decoding import Decoding, MinimumBayesRisk, refiner
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.sentences import one_ahead
+from padir.decoding.sentences import make_writer, one_ahead
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun".split()
 TEXTS = [" ".join((WORDS * 2)[n : n + 1 + n % 7]) for n in range(9)]
@@ -92,6 +92,24 @@ class TestOneAhead:
             return item**2
 
         assert [*one_ahead(work, range(5))] == [0, 1, 4, 9, 16] and len(names) == 2
+
+    def test_only_what_padir_brings_is_called_in_them(self, wide, tmp_path, monkeypatch):
+        """A rule that is named, as by its model, is padir's own; so is the writer that constraints take."""
+        named = str(random_model_dir(tmp_path, causal=True))
+        engine = wide.with_writer(lambda *given, **more: make_writer(*given, **more))
+        own = [(wide, "own"), (wide, named), (engine.with_writer(make_writer), "mbr")]
+        foreign = [(engine, "own"), (wide, MinimumBayesRisk())]
+        for translator, rule in [*own, *foreign]:
+            threads = set()
+
+            def noted(*given, call=translator.read_batch, threads=threads):
+                threads.add(threading.current_thread())
+                return call(*given)
+
+            monkeypatch.setattr(translator, "read_batch", noted)
+            translator.translate_sentences(TEXTS, Decoding(num_lengths=2, num_steps=1, batch_size=3, rerank=rule))
+            assert (threading.main_thread() in threads) == ((translator, rule) in foreign)
+            monkeypatch.undo()
 
     @pytest.mark.parametrize("items", [[], [7]])
     def test_a_single_batch_needs_no_thread(self, items):
