@@ -180,7 +180,7 @@ class Translator(SentenceTranslator):
         if align or terms is not None:
             self.loaded.reader("align words")
         lengths = None if target_lengths is None else self._checked_lengths(texts, [*target_lengths], decoding)
-        if decoding.n_best:
+        if decoding.n_best and all(each.open_gaps < 2 for each in templates or ()):  # such gaps make candidates
             self._check_n_best(decoding, lengths)
         request = Request(lengths, templates, decoding.n_best, truncate, trace, progress)
         read = self.loaded.normalised(texts, decoding.placeholders)

@@ -198,12 +198,14 @@ def _check_all_are_read(asked: Mapping[str, str], used: Sequence[Decoding], size
 def _check_choice(args: argparse.Namespace, used: Sequence[Decoding]) -> None:
     """Refuse --rerank of a single hypothesis, and an --n_best above the number of hypotheses.
 
-    The gaps of a --template make several hypotheses, too.
+    The gaps of a --template make several hypotheses, too: the library checks those.
     """
+    if getattr(args, "template", None):
+        return
     most = max(used, key=lambda each: each.num_hypotheses)
     rerank = getattr(args, "rerank", None) or "own"
     chooses = {*(rerank if isinstance(rerank, list) else [rerank])} != {"own"}
-    if chooses and most.num_hypotheses == 1 and not getattr(args, "template", None):
+    if chooses and most.num_hypotheses == 1:
         remedy = f"raise {options_of_hypotheses(most)}"
         raise PadirError("--rerank needs several hypotheses of a sentence", got=1, remedy=remedy)
     check_n_best(getattr(args, "n_best", None) or 0, most)

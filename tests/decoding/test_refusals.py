@@ -75,6 +75,7 @@ OPTIONS = {
         ({"placeholders": ("url",)}, "'url' ... did you mean 'urls'"),
         ({"template": "one ___", "target_lengths": [4] * 3}, "a template and target_lengths exclude"),
         ({"template": "one ___", "placeholders": "vier"}, "spans of placeholders, got 'vier fünf': leave"),
+        ({"template": "one ___", "n_best": 2, "num_lengths": 1}, "n_best must be at most 1"),
         ({"template": "one two"}, "template ... a gap: ___ ... 'one two'"),
         ({"template": "___"}, "template ... fixed text"),
         ({"template": "one __0__"}, "template ... 1 to 65,536 tokens ... '__0__'"),
