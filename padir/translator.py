@@ -363,14 +363,16 @@ def _paired(sources: checks.Texts, targets: checks.Texts) -> tuple[list[str], li
     return some, others
 
 
-@functools.lru_cache  # batches, and rows of a results table, share the loaded model
+_rescoring_model = functools.lru_cache(4)(Translator.load)  # batches, and rows of a results table, share it
+
+
 def rescorer(model: str, length_normalization: float = 1.0) -> Rescore:
     """Makes a `Rescore` rule from an autoregressive model's directory, or the name of a model that comes with padir.
 
     Raises:
       PadirError: the directory holds no complete model, or the model is not autoregressive.
     """
-    translator = Translator.load(model)
+    translator = _rescoring_model(model)
     config = translator.card.config
     if not (config.causal or config.dual):
         remedy = "give one, or rerank by own or mbr"
