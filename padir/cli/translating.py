@@ -65,10 +65,11 @@ def run_translate(args: argparse.Namespace) -> None:
             terms=read_terms(args.terms) if args.terms else None,
             align=args.align,
         )
-        number = passes = 0
+        number = passes = traced = 0
         for chunk in chunks:
             for line in chunk:
                 for text, result in line.sentences:
+                    traced += bool(result.trace)
                     _show_steps(args, text, result, traces)
                 if add is not None:
                     add(line)
@@ -79,7 +80,7 @@ def run_translate(args: argparse.Namespace) -> None:
             out.flush()
         results |= {"lines": number, "passes": passes / max(1, number)}
     if args.html:
-        if number > len(traces) == _SHOWN:
+        if traced > len(traces):
             warn(f"{args.html} shows the first {_SHOWN:,} translations")
         write_text(args.html, render_html(traces))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from padir.decoding.translation import Translation, one_line
+from padir.decoding.translation import EMPTY_LINE, Translation, one_line
 from padir.models.directory import ModelCard
 from padir.text.sentences import Paragraph
 
@@ -62,12 +62,14 @@ def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], ta
     def joined(texts: Sequence[str]) -> str:
         return "\n".join(map(one_line, paragraph.joined(texts, target_language).split("\n")))
 
+    if not results:
+        return EMPTY_LINE
     if len(results) == 1:
         return results[0].rewritten(lambda text: joined([text]))
     length = sum(result.length for result in results)
     return Translation(
         text=joined([result.text for result in results]),
-        score=sum(result.score * result.length for result in results) / max(1, length),
+        score=sum(result.score * result.length for result in results) / length,
         length=length,
         passes=sum(result.passes for result in results),
         hypotheses=sum(result.hypotheses for result in results),

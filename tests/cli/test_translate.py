@@ -188,14 +188,18 @@ class TestTranslate:
         assert [part["source"] for part in parts] == ["Eins zwei.", "Dr. Acht drei?", "Vier"]
         texts = [part["text"] for part in parts]
         assert rows[0]["text"] == f"{texts[0]}  {texts[1]} {texts[2]}" and "sentences" not in rows[2]
-        assert rows[0]["passes"] == sum(part["passes"] for part in parts) and rows[1]["length"] == 0
+        assert rows[0]["passes"] == sum(part["passes"] for part in parts) and rows[1]["length"] == 1
         mean = sum(part["score"] * part["length"] for part in parts) / rows[0]["length"]
         assert rows[0]["score"] == pytest.approx(mean)
 
-    def test_the_page_shows_the_first_translations(self, built, tmp_path, monkeypatch, translate):
+    @pytest.mark.parametrize(
+        ("text", "warned"), [(b"eins\nzwei\ndrei\n", True), (b"Eins. Zwei. Drei.\n", True), (b"eins\n\nzwei\n", False)]
+    )
+    def test_the_page_shows_the_first_translations(self, built, tmp_path, monkeypatch, translate, text, warned):
         monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
-        _, lines, errors = translate(built, b"eins\nzwei\ndrei\n", f"--trace --html {tmp_path}/page.html")
-        assert len(lines) == 3 and "page.html shows the first 2 translations" in errors
+        _, lines, errors = translate(built, text, f"--split --trace --html {tmp_path}/page.html")
+        assert len(lines) == text.count(b"\n")
+        assert ("page.html shows the first 2 translations" in errors) == warned
         assert (tmp_path / "page.html").read_text().count("<article") == 2
 
     def test_gin_of_one_call_does_not_reach_the_next(self, built, capsys, translate):
@@ -263,9 +267,9 @@ class TestRefused:
         ):
             words = "--rerank needs several hypotheses of a sentence, got 1: " + remedy
             assert words in refused(capsys, f"translate --model {model} {options} --rerank mbr eins")
-        command = f"translate --model {built}/model --num_lengths 1 --num_steps 1 --rerank mbr"
+        command = f"translate --model {built}/model --num_lengths 1 --num_steps 1 --rerank mbr --n_best 2 --jsonl"
         status, out, errors = run(capsys, command, "--template", "a ___ b ___", "eins")
-        assert status == 0 and out.startswith("a "), errors
+        assert status == 0 and json.loads(out)["candidates"], errors
 
     def test_a_missing_gin_file_is_told_of_once(self, tmp_path, capsys, caplog):
         (tmp_path / "mine.gin").write_text("include 'nowhere.gin'\n")
