@@ -182,7 +182,7 @@ class Translator(SentenceTranslator):
         lengths = None if target_lengths is None else self._checked_lengths(texts, [*target_lengths], decoding)
         if decoding.n_best and all(each.open_gaps < 2 for each in templates or ()):  # such gaps make candidates
             self._check_n_best(decoding, lengths)
-        request = Request(lengths, templates, decoding.n_best, truncate, trace, progress)
+        request = Request(lengths, templates, truncate, trace, progress)
         read = self.loaded.normalised(texts, decoding.placeholders)
         plain = [each.text for each in read]
         marked = marked_spans(self, plain, decoding.placeholders)

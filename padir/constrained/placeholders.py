@@ -12,10 +12,9 @@ Throughout, a result is the first of its candidates.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 
-from padir.decoding.options import Decoding
+from padir.decoding.options import MOST_ROWS, Decoding
 from padir.decoding.sentences import Request, SentenceTranslator, make_writer
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, clean, one_line
@@ -23,7 +22,6 @@ from padir.errors import PadirError
 from padir.text.marks import Marked, mark
 
 _MOST_FORCED = 3  # lost marks of a sentence that are forced, one after the other
-_ALL = sys.maxsize  # candidates
 
 
 def marked_spans(translator: SentenceTranslator, texts: Sequence[str], kinds: Sequence[str]) -> list[Marked | None]:
@@ -66,7 +64,8 @@ def translate_marked(
         what = "a template cannot hold words beside the spans of placeholders"
         raise PadirError(what, got=next(iter(spans.values())).original, remedy="leave placeholders or the template out")
     read = [text if own is None else own.text for text, own in zip(texts, marked, strict=True)]
-    results = translator.translate_sentences(read, decoding, dataclasses.replace(request, n_best=_ALL))
+    every = decoding.changed(n_best=MOST_ROWS)
+    results = translator.translate_sentences(read, every, request)
     for i in [i for i, own in spans.items() if not own.text.strip()]:
         if texts[i].strip():
             results[i] = dataclasses.replace(results[i], text=one_line(texts[i]))
@@ -74,8 +73,8 @@ def translate_marked(
     for i, own in spans.items():
         results[i] = _led_by_best(results[i], own)
     if request.target_lengths is None and (translator.card.config.causal or translator.card.config.dual):
-        _continue_lost(translator, results, spans, decoding)
-    results = [dataclasses.replace(each, candidates=each.candidates[: request.n_best]) for each in results]
+        _continue_lost(translator, results, spans, every)
+    results = [dataclasses.replace(each, candidates=each.candidates[: decoding.n_best]) for each in results]
     _put_back(translator, results, spans, decoding.batch_size)
     return results
 
@@ -108,7 +107,7 @@ def _continue_lost(
         prefixes = _prefixes(translator, {i: (spans[i], results[i].text) for i in lost}, decoding.batch_size)
         if not prefixes:
             return
-        request = Request(templates=[*prefixes.values()], n_best=_ALL)
+        request = Request(templates=[*prefixes.values()])
         made = searching.translate_sentences([spans[i].text for i in prefixes], causal, request)
         lost = []
         for i, again in zip(prefixes, made, strict=True):

@@ -28,6 +28,7 @@ from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import check_strategy
 from padir.text.spans import KINDS
 
+_CARD_ROWS, _CARD_PASSES = 64, 4_096  # as MOST_ROWS and MOST_PASSES, for the cards of strangers
 _log = logging.getLogger("padir")
 
 
@@ -97,7 +98,7 @@ def default_decoding(card: ModelCard) -> Decoding:
         decoding = of_card(own)
         if {*decoding.placeholders} - {*KINDS}:
             raise PadirError("a card cannot set patterns of placeholders")
-        decoding.check_work(64, 4_096)
+        decoding.check_work(_CARD_ROWS, _CARD_PASSES)
         return decoding
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"

@@ -36,6 +36,7 @@ else:  # text is accepted, too, and replaced by what it names
     FusionOption = Fusion | str
     PlaceholdersOption = Sequence[str] | str
 
+MOST_ROWS = 4_096  # maximum number of hypotheses of a sentence
 MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
 Share = Annotated[float, partial(checks.within, 0, 1)]
@@ -178,7 +179,7 @@ class Decoding:
         composed = dict.fromkeys(unicodedata.normalize("NFC", kind) for kind in kinds)
         object.__setattr__(self, "placeholders", tuple(composed))
         check_kinds(self.placeholders)
-        self.check_work(4_096, MOST_PASSES)
+        self.check_work(MOST_ROWS, MOST_PASSES)
 
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.loaded import LoadedModel
+from padir.decoding.options import Decoding
 from padir.decoding.ranker import Ranker
 from padir.decoding.scoring import read_again
 from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
@@ -22,33 +23,31 @@ def read(
     loaded: LoadedModel,
     sources: Sequence[SourceSentence],
     written: Written,
-    ranker: Ranker | None,
-    *,
-    n_best: int,
-    batch_size: int,
+    decoding: Decoding,
     shapes: Shapes,
 ) -> list[Translation]:
     """The best hypothesis of each sentence as text.
 
-    A hypothesis without broken characters comes before all others. Else the ranker's scores decide, or for None the
-    writer's ranks; of equal ones, the first wins.
+    A hypothesis without broken characters comes before all others. Else the scores of `Decoding.ranker` decide, or for
+    None the writer's ranks; of equal ones, the first wins. A sentence with a single hypothesis keeps the writer's
+    score.
 
     Args:
-      ranker: the rule that chooses; a sentence with a single hypothesis keeps the writer's score.
-      n_best: most candidates to list.
-      batch_size, shapes: the ones that the batch was written with.
+      decoding, shapes: the ones that the batch was written with.
 
     Raises:
       PadirError: a writer or a rule of somebody else's does not keep its contract.
     """
     _check(written, len(sources), loaded.card.ids.vocab_size)
+    ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
     ranks = [[each.score if each.rank is None else each.rank for each in own] for own in hypotheses]
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if ranker is not None and several:
         if "causal" in ranker.needs:
-            batch = written.encoded or loaded.encode([each.tokens for each in sources], batch_size, shapes.lengths)
+            tokens = [each.tokens for each in sources]
+            batch = written.encoded or loaded.encode(tokens, decoding.batch_size, shapes.lengths)
             hypotheses = read_again(loaded, batch, hypotheses, shapes)
         if "text" in ranker.needs:
             for b in several:
@@ -62,7 +61,7 @@ def read(
             scores[b] = own
             ranks[b] = own
     return [
-        _best(loaded, source, own, of_source, rank, n_best=n_best, number=written.searched or len(own))
+        _best(loaded, source, own, of_source, rank, n_best=decoding.n_best, number=written.searched or len(own))
         for source, own, of_source, rank in zip(sources, hypotheses, scores, ranks, strict=True)
     ]
 

@@ -48,7 +48,6 @@ class Request:
     Attributes:
       target_lengths: lengths of all translations in tokens, EOS included; None to predict them.
       templates: fixed tokens and gaps of each translation; None for none.
-      n_best: maximum number of candidates that a translation lists.
       truncate: cut sources that are too long instead of raising an error.
       trace: keep the draft and every step of the best hypothesis.
       progress: gets the number of sentences translated since its last call, after each batch.
@@ -56,7 +55,6 @@ class Request:
 
     target_lengths: Sequence[int] | None = None
     templates: Sequence[Template] | None = None
-    n_best: int = 0
     truncate: bool = False
     trace: bool = False
     progress: Callable[[int], None] = lambda count: None
@@ -183,7 +181,7 @@ class SentenceTranslator:
         results = [EMPTY_LINE] * len(sources)
         filled = (i for i, text in enumerate(sentences) if text.strip())
         batches = [*sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i]))]
-        run = functools.partial(self.translate_batch, writer, decoding, request.n_best)
+        run = functools.partial(self.translate_batch, writer, decoding)
         made = at_once(run, [[sources[i] for i in places] for places in batches])
         for places, translations in zip(batches, made, strict=True):
             for i, translation in zip(places, translations, strict=True):
@@ -193,24 +191,14 @@ class SentenceTranslator:
         return results
 
     def translate_batch(
-        self, writer: Writer, decoding: Decoding, n_best: int, sources: Sequence[SourceSentence]
+        self, writer: Writer, decoding: Decoding, sources: Sequence[SourceSentence]
     ) -> list[Translation]:
         """Translates the sentences of one batch; `decoding` are the writer's resolved options."""
-        return self.read_batch(writer.write(sources), decoding, n_best, sources)
+        return self.read_batch(writer.write(sources), decoding, sources)
 
-    def read_batch(
-        self, written: Written, decoding: Decoding, n_best: int, sources: Sequence[SourceSentence]
-    ) -> list[Translation]:
+    def read_batch(self, written: Written, decoding: Decoding, sources: Sequence[SourceSentence]) -> list[Translation]:
         """Ranks the hypotheses of one batch, and makes text of the best; the arguments are as in `translate_batch`."""
-        return read(
-            self.side(decoding),
-            sources,
-            written,
-            decoding.ranker,
-            n_best=n_best,
-            batch_size=decoding.batch_size,
-            shapes=self.shapes,
-        )
+        return read(self.side(decoding), sources, written, decoding, self.shapes)
 
     def _may_take_two(self, decoding: Decoding) -> bool:
         """True if two batches may be under way at once, in other threads than the caller's.

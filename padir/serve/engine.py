@@ -292,7 +292,7 @@ class Engine:
                 if self.state == "stopping":
                     return
                 resolved = self.translator.resolved(decoding)
-                self.translator.translate_batch(self.translator.writer(resolved, trace=trace), resolved, 0, [source])
+                self.translator.translate_batch(self.translator.writer(resolved, trace=trace), resolved, [source])
                 self._batcher.known.add((Key(length, decoding, trace), 1))
 
 

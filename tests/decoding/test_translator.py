@@ -169,6 +169,7 @@ class TestLengths:
             lengths = sorted(lengths_of(near))
             assert best.length in lengths and lengths == list(range(lengths[0], lengths[-1] + 1))  # 1 becomes 2
         assert any(np.ptp(lengths_of(each)) > 2 for each in likely)
+        assert translator.translate_sentences(TEXTS, Decoding(**options)) == likely
 
     @pytest.mark.parametrize("window", [False, True])
     def test_lengths_that_are_much_less_likely_are_skipped(self, translator, window):
@@ -235,22 +236,13 @@ class TestChoosing:
         texts = ["eins zwei", "drei vier fünf"]
         tokens, _ = translator.loaded.source_tokens(texts, False)
         tried = [[Candidate(length, 0) for length in own] for own in ((2, 3), (5, 6, 7))]
-        refiner = translator.refiner(translator.resolved(Decoding(num_lengths=3, rerank=rerank)))
+        refiner = translator.refiner(translator.resolved(Decoding(num_lengths=3, rerank=rerank, n_best=9)))
 
         def chosen(some):
             sources = [SourceSentence(texts[b], tokens[b]) for b in some]
             batch, own = refiner.encode(sources), [tried[b] for b in some]
             written = Written(refiner.hypotheses(sources, batch, own, refiner.refine(batch, own)), batch)
-            how = refiner.decoding
-            return read(
-                refiner.loaded,
-                sources,
-                written,
-                how.ranker,
-                n_best=9,
-                batch_size=how.batch_size,
-                shapes=refiner.shapes,
-            )
+            return read(refiner.loaded, sources, written, refiner.decoding, refiner.shapes)
 
         together = chosen([0, 1])
         assert [result.hypotheses for result in together] == [2, 3]

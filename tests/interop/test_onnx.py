@@ -98,9 +98,7 @@ class Programs:
         ends = drafts.length_BN.reshape(-1), score_R, state.passes_B, ~state.canvas.done_B
         refined = on_host(Drafts(state.canvas.tokens_BL, canvas.editable_BL, *ends, trace_TRL=None))
         written = Written(refiner.hypotheses(sources, batch, tried, refined), batch)
-        made = read(
-            loaded, sources, written, decoding.ranker, n_best=0, batch_size=decoding.batch_size, shapes=Shapes()
-        )
+        made = read(loaded, sources, written, decoding, Shapes())
         return [(each.text, each.passes) for each in made]
 
 

@@ -146,7 +146,7 @@ class TestWarmUp:
         for most, expected in ((8, [(1, 16)]), (24, [(1, 16), (1, 32)])):
             model, seen = random_translator(tokenizer, max_length=most), set()
 
-            def record(writer, decoding, n_best, sources, model=model, seen=seen):
+            def record(writer, decoding, sources, model=model, seen=seen):
                 tokens = [each.tokens for each in sources]
                 seen.add(model.loaded.padded(tokens, 1, row_lengths(model.card.config)).shape)
 

@@ -26,9 +26,9 @@ class Gated(Translator):
         self.batches = []
         self.gate.set()
 
-    def translate_batch(self, writer, decoding, n_best, sources):
+    def translate_batch(self, writer, decoding, sources):
         self.enter(sources)
-        return super().translate_batch(writer, decoding, n_best, sources)
+        return super().translate_batch(writer, decoding, sources)
 
     def busy(self, pool, client):
         """A request whose batch waits for the gate, which is closed now."""

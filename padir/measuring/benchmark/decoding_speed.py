@@ -52,7 +52,7 @@ class System:
         """Translates a batch as `Translator.translate` does, or writes the batch's target lengths if there are any."""
         if batch.target_lengths is not None:  # `Translator.translate` would leave numbers as they are
             sources = self.sources(batch)
-            return self.translator.translate_batch(self.writer(batch), self.decoding_of(batch), 0, sources)
+            return self.translator.translate_batch(self.writer(batch), self.decoding_of(batch), sources)
         return self.translator.translate(batch.texts, self.decoding_of(batch), truncate=True)
 
     def stages(self, batch: TimedBatch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
@@ -82,7 +82,7 @@ class System:
         else:
             written = writer.write(sources)
             yield "encode and write", written
-        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), 0, sources)
+        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), sources)
 
     def decoding_of(self, batch: TimedBatch) -> Decoding:
         """The options for batches of this size."""

@@ -90,4 +90,4 @@ class Peer(System):
         results = self.searcher.write(sources, search, longest=longest, shortest=shortest, scores=False)
         yield "encode and write", results
         written = Written([[self.searcher.hypothesis(result, longest)] for result in results])
-        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), 0, texts)
+        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), texts)
