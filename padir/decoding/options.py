@@ -114,8 +114,8 @@ class Decoding:
       placeholders: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls",
         "numbers" (`padir.text.spans.KINDS`), or regular expressions.
 
-    An option that only one mode reads chooses that mode. Options of both modes need a `mode` beside them, perhaps None;
-    each mode then reads its own. `dataclasses.replace` gives every option, and so keeps the mode as it is.
+    An option that only one mode reads chooses that mode, and options of both modes exclude each other. With every
+    option, as `dataclasses.replace` gives them, the mode is as it is given; each mode then reads its own.
 
     Raises:
       PadirError: a number is out of its range, a field has a value of the wrong type, or options belong to different
@@ -154,14 +154,13 @@ class Decoding:
     def __init__(self, **options: Unpack[DecodingOptions]) -> None:
         _check_names(options)
         values = {name: option.default for name, option in OPTIONS.items()} | options
-        # Options of both modes may stand beside a given mode: each mode reads its own.
-        if "mode" not in options or len(choosing(options)) < len(MODES):
+        if options.keys() != OPTIONS.keys():  # `dataclasses.replace` gives every option
             values["mode"] = implied_mode(options) or options.get("mode")
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
 
-    # gin and help pages read names and defaults of the options here.
+    # gin and help pages read names and defaults of the options here; tests that check types wrap the method.
     vars(inspect.unwrap(__init__))["__signature__"] = inspect.Signature(
         [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
         + [

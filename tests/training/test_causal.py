@@ -201,7 +201,7 @@ def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
     monkeypatch.setattr(
         "padir.decoding.reading.broken", lambda text, source: 0
     )  # bytes that are no text choose nothing here
-    results = translator.translate_batch(refiner, refiner.decoding, 3, sources)
+    results = translator.translate_batch(refiner, refiner.decoding, sources)
     for b, result in enumerate(results):
         expected = sorted((each.log_prob / each.tokens**0.5 for each in scored[3 * b : 3 * b + 3]), reverse=True)
         assert expected[0] - expected[2] > 0.01
@@ -243,9 +243,10 @@ def test_each_mode_reads_its_own_options():
     assert Decoding(beam=3).changed(mode=None).mode is None and Decoding(mode=None, beam=3).mode == "causal"
     every = {name: getattr(own, name) for name in OPTIONS}
     assert Decoding(**every) == own and Decoding(**every | {"mode": "refine"}).mode == "refine"
-    with refused("options of different modes exclude"):
-        del every["mode"]
-        Decoding(**every)
+    del every["mode"]
+    for both in (every, {"mode": "causal", "num_steps": 3, "beam": 2}, {"mode": None, "num_steps": 3, "beam": 2}):
+        with refused("options of different modes exclude"):
+            Decoding(**both)
 
 
 def test_a_card_has_options_of_both_modes_and_names_none(tokenizer):
