@@ -55,7 +55,10 @@ def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     """Parse gin's configuration, run the command, and write its results as JSON.
 
-    Options win over bindings of the command line, which win over files.
+    Options win over bindings of the command line, which win over files. Beside the command line's options, `args` has
+    what parsers set (`paths`, `settings`, `sends`, `binds`: files, and where options belong; `module`: the command's),
+    and what is set here (`gin_file` with the files' places, `bindings`, `gin`: there is a configuration; `data` and
+    `model_dir` as local copies). A command may set `status`, its exit status.
     """
     _check_addresses(args)
     _check_inputs(args)

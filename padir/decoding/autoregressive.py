@@ -160,7 +160,7 @@ def write_targets(
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
       fused: the table that greedy search weighs in; None for none.
     """
-    params = in_model_dtype(model.config, params)  # once, not for every token
+    params = in_model_dtype(model.config, params)  # once, not for every token; `interop` gives its own
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)

@@ -54,7 +54,7 @@ def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
 
 
 def options_of_hypotheses(decoding: Decoding) -> str:
-    """The options that set the number of hypotheses, in words."""
+    """The options that set the number of hypotheses, in words; a mode of None counts as "refine"."""
     if decoding.mode == "causal":
         return "num_drafts" if decoding.temperature else "beam"
     return "num_lengths, prefix_beam or num_drafts"

@@ -214,7 +214,10 @@ class Decoding:
 
     @property
     def num_hypotheses(self) -> int:
-        """The number of hypotheses of a sentence: rows of a search in the mode "causal", else refined drafts."""
+        """The number of hypotheses of a sentence: rows of a search in the mode "causal", else refined drafts.
+
+        A mode of None counts as "refine", which it is not for every model.
+        """
         if self.mode == "causal":
             return self.num_drafts if self.temperature else self.beam
         return self.num_drafts * self.num_lengths * self.prefix_beam
