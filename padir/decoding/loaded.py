@@ -120,13 +120,15 @@ class LoadedModel:
         precision = precision or self.precision
         if self.origin is not None:
             return self.origin.side(mode, precision)
-        key = mode, precision
+        key = mode, precision  # of the model itself
         if key not in self._sides:
-            made = self._in_precision(precision) if mode == "refine" else self.side("refine", precision)
-            if mode != "refine" and not made.card.config.causal:  # the autoregressive side of a dual model
-                config = made.card.config.as_causal()
-                card = dataclasses.replace(made.card, config=config, corruption=None, strategy=None)
-                made = dataclasses.replace(made, card=card, origin=self)
+            if mode == "causal" and not self.card.config.causal:  # the autoregressive side of a dual model
+                refines = self.side("refine", precision)  # with the same parameters
+                config = refines.card.config.as_causal()
+                card = dataclasses.replace(refines.card, config=config, corruption=None, strategy=None)
+                made = dataclasses.replace(refines, card=card, origin=self)
+            else:
+                made = self._in_precision(precision)
             self._sides[key] = made
         return self._sides[key]
 
