@@ -38,7 +38,6 @@ from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths
-from padir.models.params import in_model_dtype
 from padir.refinement.loop import steps
 from padir.text.ids import pad_rows, round_up
 
@@ -226,8 +225,7 @@ class Refiner:
         ((inputs, options),) = self._calls(batch, [own[:1] for own in self.try_lengths([source], batch)])
         length = int(inputs.length_BN[0, 0])
         with loaded.on_devices():
-            params = in_model_dtype(loaded.model.config, loaded.converted)
-            begun = lay_out(loaded.model, params, jax.tree.map(jnp.asarray, inputs), options)
+            begun = lay_out(loaded.model, loaded.converted, jax.tree.map(jnp.asarray, inputs), options)
             states = steps(*begun, options.strategy, num_steps=self.decoding.num_steps)
         while True:
             with loaded.on_devices():  # but not between two steps
