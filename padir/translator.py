@@ -249,7 +249,7 @@ class Translator(SentenceTranslator):
         ...     print("".join(step.pieces))
         """
         chosen = self.resolved(asked(self.decoding, decoding, self.card.config, changes))
-        refiner = self.refiner(chosen, trace=True)
+        refiner = self.refiner(chosen)
         (read,) = self.loaded.normalised([text], chosen.placeholders)
         if not read.text.strip():
             raise PadirError("text", "a sentence", text)

@@ -69,9 +69,13 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
     if decoding.mode == "refine":
         return Refiner(loaded, decoding, trace, shapes)
     if trace:
-        what = "writing from left to right has no steps to show, because every token is written once"
-        raise PadirError(what, remedy="choose the mode refine, or a model that refines drafts")
+        raise _no_steps()
     return Searcher(loaded, decoding, shapes)
+
+
+def _no_steps() -> PadirError:
+    what = "only refined drafts have steps to show, because a search writes every token once"
+    return PadirError(what, remedy="choose the mode refine, or a model that refines drafts")
 
 
 def one_ahead(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
@@ -229,7 +233,7 @@ class SentenceTranslator:
         """
         writer = self.writer(decoding, trace=trace)
         if not isinstance(writer, Refiner):
-            raise PadirError("only a model that refines drafts has passes to look at")
+            raise _no_steps()
         return writer
 
     def side(self, decoding: Decoding) -> LoadedModel:

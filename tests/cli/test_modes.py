@@ -213,7 +213,7 @@ def test_each_option_works_alone_with_the_default_model(capsys, tmp_path, monkey
         status, out, errors = run(capsys, f"translate {words}", "Ich liebe dich.")
         assert status == 0 and "love you" in out and "error" not in errors
     assert Path("steps.html").exists()
-    assert "no steps to show" in refused(capsys, "translate --gin.Decoding.mode='causal' --trace Hallo")
+    assert "have steps to show" in refused(capsys, "translate --gin.Decoding.mode='causal' --trace Hallo")
     assert "love you" in run(capsys, "translate --template", "I ___ you.", "Ich liebe dich.")[1]
 
 

@@ -225,7 +225,7 @@ class TestAutoregressive:
         assert run(capsys, f"{command} --beam 2")[0] == 0
         lines = (tmp_path / "out.txt").read_text().split("\n")
         assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0] and lines[2]
-        assert "no steps to show" in refused(capsys, f"{command} --trace")
+        assert "have steps to show" in refused(capsys, f"{command} --trace")
 
     @pytest.mark.parametrize(
         "option", ["--num_steps 4", "--strategy padir", "--num_lengths 1", "--length_normalization 1.0"]

@@ -110,7 +110,7 @@ OPTIONS = {
         ({"drop_repeats": True}, f"drop_repeats {REFINE}"),
         ({"num_drafts": 2}, "num_drafts ... 1 without a temperature"),
         ({"target_lengths": [3] * 3}, "ends itself"),
-        ({"trace": True}, "no steps to show"),
+        ({"trace": True}, "have steps to show"),
         ({"template": "one ___ two"}, "cannot hold these words: give a prefix"),
     ],
     "ctc": [
