@@ -156,6 +156,12 @@ class SentenceTranslator:
         made._map = at_once
         return made
 
+    def with_shapes(self: Own, shapes: Shapes) -> Own:
+        """Gives this translator with batches of other shapes."""
+        made = copy.copy(self)
+        made.shapes = shapes
+        return made
+
     def translate_sentences(
         self,
         sentences: Sequence[str],

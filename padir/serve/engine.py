@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -88,7 +87,7 @@ class Engine:
         *,
         warm_up: int = 32,
     ):
-        self.translator = copy.copy(translator)
+        self.translator = translator
         self.limits = limits
         self.warm_up = warm_up
         # Not resolved: a default of one candidate would forget the rule for requests that try several.
@@ -98,9 +97,8 @@ class Engine:
         self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)
         self.strategies = [name for name in STRATEGIES if self._works(strategy=name)]
         self.most_lengths = 1
-        self.translator.shapes = Shapes(row_lengths(translator.card.config))
-        if "refine" in self.modes:
-            self._limit_refining(translator.card.config)
+        counts = self._limited_counts(translator.card.config) if "refine" in self.modes else ()
+        self.translator = translator.with_shapes(Shapes(row_lengths(translator.card.config), counts))
         self._sizes = tuple(sorted({1, min(8, decoding.batch_size), decoding.batch_size}))
         self._most_tokens = _TOKENS * decoding.batch_size
         self.metrics = Metrics()
@@ -125,8 +123,8 @@ class Engine:
             return False
         return True
 
-    def _limit_refining(self, config: ModelConfig) -> None:
-        """Checks the server's own options of refining against the limits, and limits the numbers of candidates."""
+    def _limited_counts(self, config: ModelConfig) -> tuple[int, ...]:
+        """The numbers of candidates of batches; checks the server's own options of refining against the limits."""
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
@@ -139,8 +137,7 @@ class Engine:
         # Whatever number clients set, a batch is filled up to one of few numbers of candidates.
         powers = (1 << n for n in range(limits.max_lengths.bit_length()))
         counts = {getattr(self.decoding, self.several), limits.max_lengths, *powers}
-        own = tuple(sorted(count * self.decoding.num_drafts for count in counts))
-        self.translator.shapes = self.translator.shapes._replace(counts=own)
+        return tuple(sorted(count * self.decoding.num_drafts for count in counts))
 
     @property
     def ready(self) -> bool:

@@ -39,9 +39,7 @@ def random_translator(tokenizer, corruption=Uniform(), strategy=Padir(), **sizes
 
 def one_shape_translator(tokenizer, **sizes) -> Translator:
     """`random_translator` of at most 16 tokens, whose batches have rows of one length: few programs to compile."""
-    made = random_translator(tokenizer, **{"max_length": 16} | sizes)
-    made.shapes = Shapes((16,))
-    return made
+    return random_translator(tokenizer, **{"max_length": 16} | sizes).with_shapes(Shapes((16,)))
 
 
 def same(results, expected) -> None:
