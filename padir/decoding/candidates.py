@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Int
-
 from padir.decoding.templates import Template
 
 SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS
@@ -41,16 +38,3 @@ def candidates(
     if template is None:
         return found
     return [each._replace(fixed=row) for each in found for row in template.rows(each.length)]
-
-
-def candidate_rows(
-    length_BK: Int[Array, "B K"], num_drafts: int, max_length: int
-) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
-    """Lengths and draft numbers of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
-
-    >>> candidate_rows(jnp.array([[5, 1]]), num_drafts=2, max_length=4)[0].tolist()
-    [[4, 4, 2, 2]]
-    """
-    length_BN = jnp.repeat(jnp.clip(length_BK, SHORTEST, max_length), num_drafts, axis=1)
-    draw_N = jnp.tile(jnp.arange(num_drafts), length_BK.shape[1])
-    return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)

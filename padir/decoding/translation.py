@@ -8,11 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
-
 from padir.reporting.trace import Step, Trace
-from padir.text.ids import EOS, PADDING, equals_left
 from padir.text.normalise import Normalised
 from padir.text.tokenizer import Tokenizer
 
@@ -160,17 +156,3 @@ def without_repeats(tokens: Sequence[int], copied: frozenset[int] = frozenset())
     [7, 8, 8, 7]
     """
     return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
-
-
-def packed_without_repeats(
-    tokens_BL: Int[Array, "B L"], editable_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
-) -> Int[Array, "B L"]:
-    """Applies `without_repeats` to every row inside jit; moves kept tokens to the left and adds EOS if there is room.
-
-    `copied_V` is True for ids that may repeat.
-    """
-    kept_BL = editable_BL & (~equals_left(tokens_BL) | copied_V[tokens_BL])
-    order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
-    index_L, count_B1 = jnp.arange(tokens_BL.shape[1]), kept_BL.sum(1, keepdims=True)
-    packed_BL = jnp.take_along_axis(tokens_BL, order_BL, axis=1)
-    return jnp.where(index_L < count_B1, packed_BL, jnp.where(index_L == count_B1, EOS, PADDING))

@@ -16,8 +16,8 @@ from padir.decoding.candidates import SHORTEST
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import BUCKET, DraftInputs, RefineOptions
-from padir.decoding.translation import packed_without_repeats
 from padir.interop.options import exportable
+from padir.interop.packing import packed_without_repeats
 from padir.models.length import top_lengths
 from padir.text.ids import round_up
 from padir.translator import Translator

@@ -5,7 +5,8 @@ import random
 import jax.numpy as jnp
 import pytest
 
-from padir.decoding.candidates import candidate_rows, candidates
+from padir.decoding.candidates import candidates
+from padir.interop.packing import candidate_rows
 
 
 @pytest.mark.parametrize(

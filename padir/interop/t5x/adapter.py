@@ -37,15 +37,14 @@ from t5x import metrics as t5x_metrics
 from t5x.models import BaseTransformerModel
 
 from padir.data.prepared import VOCABULARY, load_manifest
-from padir.decoding.candidates import candidate_rows
 from padir.decoding.fit import resolve
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import length_normalised
 from padir.decoding.refine_batch import DraftInputs, Drafts, RefineOptions, encode, refine_drafts, rows_together
-from padir.decoding.translation import packed_without_repeats
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
 from padir.interop.options import EXPORTED, check_exported
+from padir.interop.packing import candidate_rows, packed_without_repeats
 from padir.interop.prepared_tasks import register_prepared
 from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.exchange import write_description
