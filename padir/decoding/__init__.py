@@ -13,7 +13,7 @@ from padir.decoding.search import Beam, Sampling, Search
 from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translation import TargetScore, Translation
-from padir.decoding.writer import Writer, Written
+from padir.decoding.writer import MakeWriter, Shapes, Writer, Written
 
 __all__ = [
     "Beam",
@@ -21,6 +21,7 @@ __all__ = [
     "Decoding",
     "DecodingOptions",
     "Hypothesis",
+    "MakeWriter",
     "MinimumBayesRisk",
     "Ranker",
     "Request",
@@ -28,6 +29,7 @@ __all__ = [
     "Sampling",
     "Search",
     "SentenceTranslator",
+    "Shapes",
     "Shortlist",
     "SourceSentence",
     "TargetScore",

@@ -10,6 +10,19 @@ from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
 
 
+class Shapes(NamedTuple):
+    """Shapes that batches are padded to, so that few programs are compiled.
+
+    Attributes:
+      lengths: allowed row lengths; () allows those of `padded_length`. Rows of drafts are at least as long as those of
+        sources.
+      counts: allowed numbers of candidates of a sentence; () allows all.
+    """
+
+    lengths: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
 class Written(NamedTuple):
     """Hypotheses of a batch.
 
@@ -28,7 +41,8 @@ class Written(NamedTuple):
 class Writer(Protocol):
     """Protocol of engines that write translations of tokenised sentences, such as `Refiner` and `Searcher`.
 
-    What a sentence gets may depend on the sentence and the writer's options alone, not on the batch.
+    What a sentence gets may depend on the sentence and the writer's options alone, not on the batch, except with
+    `Decoding.shortlist`.
     """
 
     @property
@@ -54,16 +68,3 @@ class MakeWriter(Protocol):
     """
 
     def __call__(self, loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes: Shapes) -> Writer: ...
-
-
-class Shapes(NamedTuple):
-    """Shapes that batches are padded to, so that few programs are compiled.
-
-    Attributes:
-      lengths: allowed row lengths; () allows those of `padded_length`. Rows of drafts are at least as long as those of
-        sources.
-      counts: allowed numbers of candidates of a sentence; () allows all.
-    """
-
-    lengths: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
