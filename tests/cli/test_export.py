@@ -27,7 +27,7 @@ def test_a_dual_model_is_exported_in_the_mode_refine(tmp_path, capsys):
         ({"causal": True}, "", "needs the mode refine"),
         ({"dual": True}, "--mode causal", "needs the mode refine: choose it, or leave the mode out"),
         ({}, "--num_drafts 2", "padir.interop.jax_programs"),
-        ({}, "--what weights --num_lengths 2", "num_lengths applies only to programs"),
+        ({}, "--what weights --num_lengths 2", "--num_lengths applies only to programs"),
     ],
 )
 def test_one_line_says_what_is_wrong(tmp_path, monkeypatch, capsys, sizes, options, words):
