@@ -180,7 +180,7 @@ def _in_own_modes(
             what, got = f"the model {name} has only the mode {only}", " and ".join(foreign) or decodings[0].mode
             raise PadirError(what, got=got, remedy="ask for both (--mode refine causal), or leave the model out")
         if foreign:
-            raise foreign_option(foreign[0], only, sizes)
+            raise foreign_option(asked[foreign[0]], foreign[0], only, sizes)
     return [dataclasses.replace(each, mode=mode_of(each, sizes)) for each in own or decodings]
 
 
@@ -190,7 +190,7 @@ def _check_all_are_read(asked: Mapping[str, str], used: Sequence[Decoding], size
     unread = [written for written, name in asked.items() if modes.isdisjoint(OPTIONS[name].modes)]
     for written in unread:
         if written.startswith("--"):
-            raise foreign_option(written, str(used[0].mode), sizes)
+            raise foreign_option(asked[written], written, str(used[0].mode), sizes)
     if unread:
         warn(f"the mode {used[0].mode!r} does not read {' and '.join(unread)} of the configuration")
 

@@ -43,7 +43,7 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
         (only,) = modes_of(config)
         for name in foreign(only):
             if changes.get(name) is not None:
-                raise foreign_option(name, only, config)
+                raise foreign_option(name, name, only, config)
     mode_of(made, config)
     return made
 
@@ -187,10 +187,13 @@ def _resolve_refining(
     for name, most in config.reading.limits.items():
         value = getattr(decoding, name)
         if value > most:
-            expected = "False" if most is False else f"at most {most}"
-            hypotheses = name in ("num_lengths", "prefix_beam")
-            remedy = f"set {config.reading.several} for several hypotheses" if hypotheses else "leave it out"
-            remedy = "lower it" if name == config.reading.several else remedy
+            if name == config.reading.several:
+                remedy = "lower it"
+            elif name in ("num_lengths", "prefix_beam"):
+                remedy = f"set {config.reading.several} for several hypotheses"
+            else:
+                remedy = "leave it out"
+            expected = "False" if most is False else f"at most {most}"  # an option of type bool is limited to False
             raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
     if decoding.fusion is not None and config.reading.several != "prefix_beam":
         what = "fusion works in prefix beam search and in greedy search (beam=1)"
@@ -221,11 +224,11 @@ def filled(decoding: Decoding, config: ModelConfig, own_corruption: Corruption, 
     )
 
 
-def foreign_option(name: str, mode: str, config: ModelConfig) -> PadirError:
-    """The error for an option that does not apply to the mode in which a model writes."""
-    modes = OPTIONS[name.lstrip("-").removeprefix("Decoding.")].modes
-    remedy = f"choose the mode {' or '.join(modes)}" if config.dual else f"leave {name} out"
-    return PadirError(f"{name} applies only to the mode {' and '.join(modes)}", got=mode, remedy=remedy)
+def foreign_option(name: str, shown: str, mode: str, config: ModelConfig) -> PadirError:
+    """The error for an option, shown as it was written, that does not apply to the mode in which a model writes."""
+    modes = OPTIONS[name].modes
+    remedy = f"choose the mode {' or '.join(modes)}" if config.dual else f"leave {shown} out"
+    return PadirError(f"{shown} applies only to the mode {' and '.join(modes)}", got=mode, remedy=remedy)
 
 
 def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
