@@ -87,7 +87,7 @@ def translate_lines(
         )
 
 
-def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
+def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool]) -> Iterator[list[str]]:
     """Yields lists of lines; reads no line before its list is needed.
 
     The first list has `size` lines, so that the first translations come soon. Each further list has twice as many lines

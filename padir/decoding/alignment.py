@@ -168,7 +168,7 @@ def _links_of(weight_tu: np.ndarray) -> list[int]:
     return best.tolist()
 
 
-def ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+def _ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     """The number of characters that the tokens up to each token decode to."""
     found, last = [], 0
     for i in range(1, len(tokens) + 1):
@@ -179,7 +179,7 @@ def ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 
 def _by_unit(tokenizer: Tokenizer, found: Sequence[tuple[int, int]], tokens: Sequence[int]) -> np.ndarray:
     """1 where a token has characters of a unit, [units, tokens]."""
-    end_L = ends(tokenizer, tokens)
+    end_L = _ends(tokenizer, tokens)
     begin_L = [0, *end_L[:-1]]
     overlaps = [
         [first < end and begin < max(last, first + 1) for first, last in zip(begin_L, end_L, strict=True)]

@@ -9,7 +9,7 @@ from support.tiny_model import random_translator
 
 from padir import Translator
 from padir.cli import main
-from padir.decoding.alignment import _by_unit, _links_of, ends, words
+from padir.decoding.alignment import _by_unit, _ends, _links_of, words
 from padir.text.marks import units
 
 PAIRS = [
@@ -24,7 +24,7 @@ PAIRS = [
 def test_tokens_are_joined_to_words(tokenizer):
     text = "eins zwei, ß"  # ß is spelt in bytes
     tokens = tokenizer.encode(text)
-    assert ends(tokenizer, tokens)[-1] == len(text)
+    assert _ends(tokenizer, tokens)[-1] == len(text)
     by_word = _by_unit(tokenizer, words(text), tokens)
     assert by_word.shape == (3, len(tokens))
     assert [tokenizer.pieces[tokens[i]] for i in np.flatnonzero(~by_word.any(0))] in ([], ["▁"])  # spaces alone

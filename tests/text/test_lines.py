@@ -14,6 +14,11 @@ from support.refusals import refuses
 from padir.streaming import _CHUNK_CHARACTERS, LONGEST_LINE, _chunks, lines
 from padir.text.lines import TimedReader, byte_lines, open_bytes
 
+
+def always():
+    return True
+
+
 PIECES = st.lists(st.sampled_from([b"\n", b"\r", b"\xef\xbb\xbf", b"a", b"bc", b"\x00", b"\xe2\x80\xa8"]), max_size=30)
 
 
@@ -79,15 +84,15 @@ class TestStream:
         assert len(warnings) == 2 and "is not UTF-8 (byte 1)" in warnings[1]
 
     def test_chunks_have_few_lines_or_few_characters(self):
-        assert list(map(len, _chunks(iter("abcdefghijkl"), 2))) == [2, 4, 6]
-        assert max(map(len, _chunks(iter("a" * 200), 2))) == 2 * 16
+        assert list(map(len, _chunks(iter("abcdefghijkl"), 2, always))) == [2, 4, 6]
+        assert max(map(len, _chunks(iter("a" * 200), 2, always))) == 2 * 16
         long = ["x" * (_CHUNK_CHARACTERS // 2)] * 5
-        assert list(map(len, _chunks(iter(long), 100))) == [2, 2, 1]
-        assert list(_chunks([], 3)) == []
+        assert list(map(len, _chunks(iter(long), 100, always))) == [2, 2, 1]
+        assert list(_chunks([], 3, always)) == []
 
     def test_nothing_is_read_ahead_of_a_chunk(self):
         source = itertools.count()
-        chunks = _chunks(map(str, source), 4)
+        chunks = _chunks(map(str, source), 4, always)
         next(chunks), next(chunks)
         assert next(source) == 12
 
