@@ -26,6 +26,7 @@ from padir.constrained.placeholders import marked_spans, translate_marked
 from padir.constrained.terms import Terms, hold_terms, terms_of
 from padir.decoding.alignment import align_words
 from padir.decoding.bigrams import FILE, Bigrams
+from padir.decoding.candidates import SHORTEST
 from padir.decoding.fit import asked, check_n_best, holding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding, DecodingOptions
@@ -270,8 +271,8 @@ class Translator(SentenceTranslator):
             raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
         longest = self.card.config.max_length
         for text, length in zip(texts, target_lengths, strict=True):
-            if not (fits(length, int) and 1 + bool(text.strip()) <= length <= longest):
-                raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", length)
+            if not (fits(length, int) and (SHORTEST if text.strip() else 1) <= length <= longest):
+                raise PadirError("target_lengths", f"whole, in {SHORTEST} .. {longest}, or 1 for an empty text", length)
         return target_lengths
 
     def _check_n_best(self, decoding: Decoding, lengths: Sequence[int] | None) -> None:

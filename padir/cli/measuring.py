@@ -42,6 +42,7 @@ from padir.measuring.compilation.costs import Compiled, analyse
 from padir.measuring.compilation.devices import Topology
 from padir.measuring.compilation.program_list import DecodeShape, Program, decode_programs, train_program
 from padir.models.config import ModelConfig
+from padir.options import OPTIONS
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables
 from padir.storage.files import is_address, write_json, write_text
@@ -223,7 +224,7 @@ def _programs(
     if "train" in args.what:
         yield train_program(settings, ids, topology.devices, source_row_length)
     if "decode" in args.what:
-        steps = [1] if settings.model.causal else args.num_steps or [4]
+        steps = [1] if settings.model.causal else args.num_steps or [OPTIONS["num_steps"].default]
         width = args.beam or args.num_lengths or [1]
         shapes = [DecodeShape(*each) for each in itertools.product(sizes.tokens, args.batch_size, width, steps)]
         yield from decode_programs(settings, ids, topology.devices[0], shapes)

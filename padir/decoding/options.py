@@ -39,7 +39,6 @@ else:  # text is accepted, too, and replaced by what it names
 MOST_ROWS = 4_096  # maximum number of hypotheses of a sentence
 MOST_PASSES = 2**20  # maximum number of passes over single drafts of a sentence
 Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
-Share = Annotated[float, partial(checks.within, 0, 1)]
 Weight = Annotated[float, partial(checks.within, 0, 1_000)]
 Exponent = Annotated[float, partial(checks.within, 0, 10)]
 
@@ -133,7 +132,7 @@ class Decoding:
     canvas: CanvasOption | None
     num_lengths: checks.Count
     length_window: bool
-    length_min_p: Share
+    length_min_p: checks.Share
     prefix_beam: checks.Count
     num_drafts: checks.Count
     rerank: Ranker | str

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from padir.decoding.autoregressive import length_limits, write_targets
+from padir.decoding.candidates import SHORTEST
 from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import LoadedModel
@@ -46,7 +47,8 @@ class Searcher:
         source_BS = loaded.padded([each.tokens for each in sources], decoding.batch_size, self.shapes.lengths)
         rows = source_BS.shape[0]
         limits, longest = self._limits(sources, source_BS.shape[1])
-        limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
+        # Rows that pad the batch end at once.
+        limit_B = np.array([*limits, *[SHORTEST] * (rows - len(limits))], np.int32)
         prefix_BL = None
         if any(source.template is not None for source in sources):
             prefixes = [[*_prefix(source)] for source in sources]

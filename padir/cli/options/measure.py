@@ -11,6 +11,7 @@ from padir.cli.options.shared import (
     test_set_options,
 )
 from padir.cli.parser import Parser
+from padir.options import OPTIONS
 
 PROGRAMS = ("train", "decode")
 
@@ -128,7 +129,8 @@ def compile_options(parser: Parser) -> None:
     parser.add_argument("--data", metavar="DIR", help=about)
     group = parser.add_argument_group("shapes in decoding; each combination is compiled")
     group.add_argument("--batch_size", type=int, nargs="+", default=[1, 32], help="sentences (1 32)")
-    group.add_argument("--num_steps", type=int, nargs="+", help="passes that refine a draft (4)")
+    about = f"passes that refine a draft ({OPTIONS['num_steps'].default})"
+    group.add_argument("--num_steps", type=int, nargs="+", help=about)
     group.add_argument("--num_lengths", type=int, nargs="+", help="drafts of a sentence (1)")
     group.add_argument("--beam", type=int, nargs="+", help="sizes of an autoregressive model's beam (1)")
     sizes = {

@@ -44,7 +44,7 @@ def score_options(parser: Parser) -> None:
     step_option(parser)
     parser.add_argument("--input", required=True, metavar="FILE", help="sources, one sentence a line")
     parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
-    setting(parser, "padir.decoding:Decoding", "batch_size", "pairs scored at once")
+    setting(parser, "padir.translator:Translator.score", "batch_size", "pairs scored at once")
     output = "file for each pair's log-probability, tokens and mean (default: standard output)"
     parser.add_argument("--output", metavar="FILE", help=output)
 
