@@ -224,7 +224,7 @@ class Translator(SentenceTranslator):
         """Translates sentences as they come, such as the lines of a file that is larger than the memory.
 
         Yields the translations in the order of the texts, after every 16 batches. Arguments and errors are as in
-        `translate`.
+        `translate`; errors come when a translation is asked for.
 
         >>> translator = Translator.load()  # doctest: +SKIP
         >>> with open("new.de") as file:  # doctest: +SKIP

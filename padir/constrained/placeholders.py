@@ -6,7 +6,7 @@
    the mark, and the mark, are its prefix.
 4. The spans go back in place of their marks. Spans that are lost all the same get their places by word alignment.
 
-Throughout, a result is the first of its candidates.
+Throughout, the result of a text that is translated is the first of its candidates.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class Hypothesis(NamedTuple):
       score: the writer's own score; higher is better. It may be NaN if the sentence has no other hypothesis.
       rank: orders the hypotheses of a sentence where no rule does, highest first; None for the score.
       log_prob: sum of the log-probabilities of the tokens that count.
-      counted: number of these tokens. A writer whose length decides where EOS stands does not count EOS.
+      counted: number of these tokens, and of those that a template fixes, which have no log-probability. A writer whose
+        length decides where EOS stands does not count EOS.
       passes: decoder passes that the hypothesis took.
       oscillated: True if the strategy ended it because it oscillated between two canvases.
       whole: target ids before repeated ones were dropped; None if none are dropped.

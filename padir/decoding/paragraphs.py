@@ -11,7 +11,10 @@ from padir.text.sentences import Paragraph
 
 
 class TranslatedLine(NamedTuple):
-    """A line and its translation, and each sentence and its translation; an unsplit line is its only sentence."""
+    """A line and its translation, and each sentence and its translation; an unsplit line is its only sentence.
+
+    The rows of sentences in JSON have no sentences of their own.
+    """
 
     source: str
     translation: Translation

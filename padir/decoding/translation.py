@@ -26,7 +26,8 @@ class Translation:
         a causal model, the score by its search; by default the log-probability, EOS included, divided by a length
         penalty.
       length: target length in tokens, EOS included, before repeated tokens were dropped.
-      passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
+      passes: number of decoder passes of the best row (for a causal model one per position), and of what was written
+        again for lost spans or terms; 0 for an empty line.
       hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
         and for a text that was written again because it lost a span.
