@@ -20,4 +20,5 @@ class LeftToRight:
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
         masked_BL = canvas.masked_BL
         first_BL = worst(jnp.zeros(masked_BL.shape), masked_BL, canvas.segment_BL, self.count)  # ties go to the left
-        return Proposal(write(canvas, first_BL, *output.best()), write(canvas, masked_BL, *output.best()), memory)
+        best = output.best(masked_BL)
+        return Proposal(write(canvas, first_BL, *best), write(canvas, masked_BL, *best), memory)

@@ -195,13 +195,10 @@ def _resolve_refining(
                 remedy = "leave it out"
             expected = "False" if most is False else f"at most {most}"  # an option of type bool is limited to False
             raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
-    if decoding.fusion is not None and config.reading.several != "prefix_beam":
-        what = "fusion works in prefix beam search and in greedy search (beam=1)"
-        raise PadirError(what, got=f"a {config.reading.name} model that refines", remedy="leave fusion out")
     if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
         remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
-    if decoding.prefix_beam == 1:
+    if decoding.prefix_beam == 1 and not config.geometry.is_sentence:
         decoding = decoding.without("fusion")  # the argmax does not read it
     check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
     if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):

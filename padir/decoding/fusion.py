@@ -1,8 +1,9 @@
 """Shallow fusion (Gulcehre et al., 2015): decoding weighs in a table of bigrams and words while it chooses tokens.
 
 The logits of one parallel pass know nothing of each other's choices, so that an argmax joins pieces that nobody ever
-wrote side by side. With a table, prefix beam search prefers sentences that read like the language, as with the features
-of Kasner, Libovicky and Helcl (2020).
+wrote side by side. With a table, three searches prefer sentences that read like the language: prefix beam search of CTC
+models, as with the features of Kasner, Libovicky and Helcl (2020); the choice of a canvas's tokens, as in the chains of
+Sun et al. (2019, NART-CRF); and greedy search.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import dataclasses
 from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from padir import checks
 from padir.decoding.bigrams import BEGIN, BigramScore
 from padir.decoding.search import Extension, Search
+from padir.refinement.canvas import Canvas
 from padir.refinement.scores import best_logits
 from padir.text.ids import EOS
 
 _LIKELIEST = 8  # number of ids whose logits greedy search adds the table to
+_OF_POSITION = 4  # number of a position's likeliest ids that a canvas may hold
 
 
 @checks.settings
@@ -87,6 +91,10 @@ class FusedScore:
             return self
         return dataclasses.replace(self, own_BW=self.table.spelling.words(source_BS))
 
+    def of_rows(self, row_R: Int[Array, " R"]) -> FusedScore:
+        """The score of `reading`, for rows of its sources."""
+        return dataclasses.replace(self, own_BW=None if self.own_BW is None else self.own_BW.at[row_R].get(mode="clip"))
+
     def _whole(self, token):
         return token if self.kept_v is None else self.kept_v[token]
 
@@ -94,6 +102,52 @@ class FusedScore:
         if self.own_BW is None:
             return jnp.zeros(word_BNK.shape)
         return jnp.where(self.table.knows(word_BNK, self.own_BW[:, None, None]), 0.0, self.unknown)
+
+
+@flax.struct.dataclass
+class FusedChoice:
+    """Chooses a canvas's tokens by their log-probabilities and a table's score (a `padir.refinement.scores.Chooser`).
+
+    Viterbi's algorithm finds the best sequence of the likeliest ids of all positions. Each of its paths keeps the word
+    that it has open. The log-probabilities stay the decoder's own.
+    """
+
+    fused: FusedScore
+    canvas: Canvas
+
+    def __call__(self, logits_BLV, open_BL) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        open_BL1 = (self.canvas.editable_BL if open_BL is None else open_BL)[..., None]
+        logit_BLK, token_BLK = best_logits(logits_BLV, min(_OF_POSITION, logits_BLV.shape[-1]))
+        log_prob_BLK = logit_BLK - jax.nn.logsumexp(logits_BLV, axis=-1, keepdims=True)
+        first_K = jnp.arange(token_BLK.shape[-1]) == 0
+        token_BLK = jnp.where(open_BL1, token_BLK, self.canvas.tokens_BL[..., None])
+        score_BLK = jnp.where(open_BL1, log_prob_BLK, jnp.where(first_K, 0.0, -jnp.inf))
+        chosen_BL1 = self._best_path(token_BLK, score_BLK)[..., None]
+        return tuple(jnp.take_along_axis(each, chosen_BL1, axis=-1)[..., 0] for each in (token_BLK, log_prob_BLK))
+
+    def _best_path(self, token_BLK, score_BLK) -> Int[Array, "B L"]:
+        """The number of the candidate that the best sequence has at each position."""
+        rows, _, size = token_BLK.shape
+
+        def forwards(paths, candidates):
+            total_BK, word_BK, last_BK = paths
+            token_BK, score_BK = candidates
+            gained_BKK, word_BKK = self.fused.grow(word_BK, last_BK, token_BK)  # [path so far, candidate]
+            total_BKK = total_BK[..., None] + gained_BKK
+            before_BK = total_BKK.argmax(1)
+            total_BK, word_BK = (
+                jnp.take_along_axis(each, before_BK[:, None], axis=1)[:, 0] for each in (total_BKK, word_BKK)
+            )
+            return (total_BK + score_BK, word_BK, token_BK), before_BK
+
+        def backwards(chosen_B, before_BK):
+            return jnp.take_along_axis(before_BK, chosen_B[:, None], axis=1)[:, 0], chosen_B
+
+        begin = jnp.zeros((rows, size)), self.fused.start(rows, size), jnp.full((rows, size), -1)
+        by_position = token_BLK.swapaxes(0, 1), score_BLK.swapaxes(0, 1)
+        (total_BK, *_), before_LBK = jax.lax.scan(forwards, begin, by_position)
+        _, chosen_LB = jax.lax.scan(backwards, total_BK.argmax(-1), before_LBK, reverse=True)
+        return chosen_LB.swapaxes(0, 1)
 
 
 @flax.struct.dataclass

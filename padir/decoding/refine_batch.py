@@ -12,22 +12,21 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.decoding.fusion import FusedScore
+from padir.decoding.fusion import FusedChoice, FusedScore
 from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.readout.prefix_beam import PrefixScore
 from padir.refinement.canvas import Canvas, hold, restrict_visibility
 from padir.refinement.corruption import noise_canvas
 from padir.refinement.loop import Refined, refine
-from padir.refinement.protocols import Corruption, Decoder, Strategy
+from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import sentence_keys
 from padir.text.ids import pad_rows, round_up
@@ -150,7 +149,7 @@ def refine_drafts(model: Transformer, params, inputs: DraftInputs, options: Refi
         canvas,
         decoder,
         options.strategy,
-        num_steps=inputs.num_steps if written else inputs.num_steps - 1,
+        num_steps=inputs.num_steps if written else inputs.num_steps - 1,  # the search is the last pass
         traced_steps=options.traced_steps,
         rows_at_once=options.rows_at_once,
     )
@@ -176,11 +175,13 @@ def _written(refined: Refined, inputs: DraftInputs) -> Drafts:
     return Drafts(*arrays, trace_TRL=_trace(refined))
 
 
-def _searched(refined: Refined, inputs: DraftInputs, decoder: Any, size: int) -> Drafts:
-    """The drafts after one more pass: the `size` best sentences of each canvas, best first."""
+def _searched(refined: Refined, inputs: DraftInputs, decoder: ModelDecoder, size: int) -> Drafts:
+    """The drafts after one more pass: the `size` best sentences of each canvas, best first.
+
+    A sentence has one canvas (N = 1).
+    """
     canvas = refined.canvas
-    score = None if inputs.score is None else inputs.score.reading(inputs.source_BS)
-    tokens_BNL, log_prob_BN = decoder.func.search(*decoder.args, canvas, size, score)
+    tokens_BNL, log_prob_BN = decoder.search(canvas, size)
     tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
     of_canvas = canvas.editable_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
     editable_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, size, axis=0) for each in of_canvas)
@@ -215,7 +216,9 @@ def rows_together(length: int, platform: str) -> int | None:
     return max(1, POSITIONS // length) if platform == "cpu" else None
 
 
-def lay_out(model: Transformer, params, inputs: DraftInputs, options: RefineOptions) -> tuple[Any, Canvas, Decoder]:
+def lay_out(
+    model: Transformer, params, inputs: DraftInputs, options: RefineOptions
+) -> tuple[Any, Canvas, ModelDecoder]:
     """Makes the drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
     sentence_B = sentence_keys(inputs.source_BS, inputs.seed)
     length_R = inputs.length_BN.reshape(-1)
@@ -228,44 +231,68 @@ def lay_out(model: Transformer, params, inputs: DraftInputs, options: RefineOpti
         canvas = hold(canvas, inputs.fixed_RL)
     if model.config.decontextualised:
         canvas = restrict_visibility(canvas, canvas.editable_BL)
-    decoder = ModelDecoder(model, length_R.size // inputs.source_segment_BS.shape[0])
-    positional = model.bind({"params": params}).positional(options.max_target_length)
-    memory = inputs.cross_kv, inputs.source_segment_BS
-    return key_R, canvas, Partial(decoder, params, memory, positional, inputs.blank_penalty)
+    decoder = ModelDecoder(
+        model=model,
+        params=params,
+        memory=(inputs.cross_kv, inputs.source_segment_BS),
+        positional=model.bind({"params": params}).positional(options.max_target_length),
+        blank_penalty=inputs.blank_penalty,
+        fused=None if inputs.score is None else inputs.score.reading(inputs.source_BS),
+        rows_of_each=inputs.length_BN.shape[1],
+    )
+    return key_R, canvas, decoder
 
 
-@dataclasses.dataclass(frozen=True)
+@flax.struct.dataclass
 class ModelDecoder:
-    """A model as the decoder of canvases that have the same number of rows for every sentence."""
+    """A model as the decoder of canvases that have the same number of rows for every sentence.
 
-    model: Transformer
-    rows_of_each: Any  # a number, which an export leaves open
+    Attributes:
+      memory: cross-attention keys and values, and segment ids, of the sources.
+      positional: from `Transformer.positional`, the same in every pass.
+      blank_penalty: as in `Decoding`.
+      fused: the table that the choice of tokens weighs in; None for none.
+      rows_of_each: number of rows of a sentence, which an export leaves open.
+    """
 
-    def __call__(self, params, memory, positional, blank_penalty, canvas: Canvas) -> Output:
-        """The output for a canvas.
+    model: Transformer = flax.struct.field(pytree_node=False)
+    params: Any
+    memory: Any
+    positional: Any
+    blank_penalty: Any
+    fused: FusedScore | None
+    rows_of_each: Any = flax.struct.field(pytree_node=False)
 
-        Args:
-          memory: cross-attention keys and values, and segment ids, of the sources.
-          positional: from `Transformer.positional`, the same in every pass.
-        """
-        bound, states_BLD = self._states(params, memory, positional, canvas)
-        return bound.output(states_BLD, canvas.segment_BL > 0, find_best=True, blank_penalty=blank_penalty)
+    def __call__(self, canvas: Canvas) -> Output:
+        """The output for a canvas; with a table, a chooser of its tokens."""
+        bound, states_BLD = self._states(canvas)
+        find_best = self.fused is None
+        output = bound.output(states_BLD, canvas.segment_BL > 0, find_best=find_best, blank_penalty=self.blank_penalty)
+        if self.fused is None:
+            return output
+        return dataclasses.replace(output, chooser=FusedChoice(self.fused.of_rows(self._sentence_R(canvas)), canvas))
 
-    def search(self, params, memory, positional, blank_penalty, canvas: Canvas, size: int, score: PrefixScore | None):
+    def search(self, canvas: Canvas, size: int):
         """The `size` best sentences of each canvas (`Transformer.search`)."""
-        bound, states_BLD = self._states(params, memory, positional, canvas)
-        return bound.search(states_BLD, canvas, blank_penalty, size, score)
+        bound, states_BLD = self._states(canvas)
+        return bound.search(states_BLD, canvas, self.blank_penalty, size, self.fused)
 
-    def _states(self, params, memory, positional, canvas: Canvas):
+    def _sentence_R(self, canvas: Canvas) -> Int[Array, " R"]:
+        """The sentence of each row."""
+        row_R = jnp.arange(canvas.tokens_BL.shape[0]) if canvas.row_B is None else canvas.row_B
+        return row_R // self.rows_of_each
+
+    def _states(self, canvas: Canvas):
+        memory = self.memory
         if canvas.row_B is not None:
-            sentence_B = canvas.row_B // self.rows_of_each
-            memory = jax.tree.map(lambda x: x.at[sentence_B].get(mode="clip"), memory)
-        bound = self.model.bind({"params": params})
+            sentence_R = self._sentence_R(canvas)
+            memory = jax.tree.map(lambda x: x.at[sentence_R].get(mode="clip"), memory)
+        bound = self.model.bind({"params": self.params})
         states_BLD = bound.draft_states(
             canvas.tokens_BL,
             canvas.segment_BL,
             *memory,
             visible_BLL=canvas.visible_BLL,
-            positional=positional,
+            positional=self.positional,
         )
         return bound, states_BLD

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Bool, Int
 
 from padir.decoding.candidates import Candidate, candidates
@@ -26,6 +27,7 @@ from padir.decoding.ranker import length_normalised
 from padir.decoding.refine_batch import (
     DraftInputs,
     Drafts,
+    ModelDecoder,
     RefineOptions,
     joined,
     lay_out,
@@ -171,7 +173,7 @@ class Refiner:
             if source.template is not None:
                 repeats |= source.template.repeats
             written = [self._hypothesis(drafts, row, repeats) for row in rows]
-            if self.decoding.fusion is not None:  # the search's order, by both scores
+            if self.decoding.prefix_beam > 1 and self.decoding.fusion is not None:  # the search's order, by both scores
                 written = [each._replace(rank=-float(n)) for n, each in enumerate(written)]
             found.append(written)
         return found
@@ -225,8 +227,9 @@ class Refiner:
         ((inputs, options),) = self._calls(batch, [own[:1] for own in self.try_lengths([source], batch)])
         length = int(inputs.length_BN[0, 0])
         with loaded.on_devices():
-            begun = lay_out(loaded.model, loaded.converted, jax.tree.map(jnp.asarray, inputs), options)
-            states = steps(*begun, options.strategy, num_steps=self.decoding.num_steps)
+            key_R, canvas, decoder = lay_out(loaded.model, loaded.converted, jax.tree.map(jnp.asarray, inputs), options)
+            called = Partial(ModelDecoder.__call__, decoder)  # its arrays are arguments of the program
+            states = steps(key_R, canvas, called, options.strategy, num_steps=self.decoding.num_steps)
         while True:
             with loaded.on_devices():  # but not between two steps
                 state = next(states, None)

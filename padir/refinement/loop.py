@@ -307,8 +307,6 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Numb
     banned = canvas.ids.special if banned is None else banned
     logits_BLV = forbid(output.logits_BLV.astype(jnp.float32), banned)
     found_BL = output.found_BL if banned == canvas.ids.special else None
-    if output.chooser is not None:
-        found_BL = output.chooser(logits_BLV, canvas)
     output = dataclasses.replace(output, logits_BLV=logits_BLV, found_BL=found_BL)
     key_B = _fold(state.key_B, state.step)
     after, memories_after = propose(key_B, canvas, output, strategy, memories, step=state.step, num_steps=num_steps)

@@ -10,23 +10,21 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array, Float, Int
-
-from padir.refinement.canvas import Canvas
+from jaxtyping import Array, Bool, Float, Int
 
 JUDGED = ("token", "prediction")
 
 
 @runtime_checkable
 class Chooser(Protocol):
-    """A rule that chooses the tokens that a strategy writes, in place of the argmax.
+    """A rule of a decoder that chooses the tokens that a strategy writes on one canvas, in place of the argmax.
 
-    A call gets logits in which forbidden ids are -inf, and the canvas that the decoder was given. It returns a token
-    for each position and the token's log-probability.
+    A call gets logits in which forbidden ids are -inf, and the positions that the strategy may write; None for all
+    editable ones. It returns a token for each position and the token's log-probability.
     """
 
     def __call__(
-        self, logits_BLV: Float[Array, "B L V"], canvas: Canvas
+        self, logits_BLV: Float[Array, "B L V"], open_BL: Bool[Array, "B L"] | None
     ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]: ...
 
 
@@ -49,8 +47,15 @@ class Output:
     chooser: Chooser | None = None
     judges: str = flax.struct.field(pytree_node=False, default="token")
 
-    def best(self) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-        """The id that a strategy writes at each position and its log-probability: the argmax, or the chooser's."""
+    def best(self, open_BL: Bool[Array, "B L"] | None = None) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        """The id that a strategy writes at each position and its log-probability: the argmax, or the chooser's.
+
+        Args:
+          open_BL: the positions that may be written; a chooser expects the canvas's tokens at all others. None for all
+            editable positions.
+        """
+        if self.chooser is not None:
+            return self.chooser(self.logits_BLV, open_BL)
         return best_tokens(self.logits_BLV) if self.found_BL is None else self.found_BL
 
 

@@ -19,7 +19,7 @@ from support.tiny_model import random_translator, same
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
 from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling
-from padir.decoding.fusion import FusedSearch, Fusion
+from padir.decoding.fusion import FusedChoice, FusedSearch, Fusion
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.scoring import score_pairs
 from padir.decoding.search import Beam, Hypotheses
@@ -27,6 +27,7 @@ from padir.decoding.shortlist import Shortlist
 from padir.jobs.learn_bigrams import learn
 from padir.pretrained import model_folder
 from padir.refinement import Mask
+from padir.refinement.canvas import given, hold
 from padir.text.ids import EOS, pad_rows
 from padir.text.tokenizer import Tokenizer
 from padir.translator import Translator
@@ -181,11 +182,37 @@ def test_neither_batch_nor_a_shortlist_of_all_ids_changes_a_sentence(ctc):
     how = {"prefix_beam": 4, "fusion": "bigrams:weight=0.5", "rerank": "own"}
     together = ctc.translate(texts, **how)
     same(together, [result for text in texts for result in ctc.translate([text], **how)])
-    ids = ctc.tokenizer.ids
+    same(together, ctc.translate(texts, shortlist=every_id(ctc.tokenizer), **how))
+
+
+@pytest.mark.parametrize(
+    "strategy", ["padir", "padir:remask=start", "rewrite_all:share=0.5", "threshold:tau=0.1,schedule=linear"]
+)
+def test_what_a_table_writes_depends_neither_on_the_batch_nor_on_a_shortlist_of_all_ids(
+    tokenizer, corpus, strategy
+):
+    model = with_table(tokenizer, corpus[0], max_length=32)
+    texts = ["eins zwei drei", "vier", "neun acht sieben sechs fünf vier drei zwei eins"]
+    how = {"num_lengths": 3, "num_steps": 3, "strategy": strategy, "rerank": "own"}
+    fused = {**how, "fusion": "bigrams:weight=2.0"}
+    together = model.translate(texts, **fused)
+    same(together, [result for text in texts for result in model.translate([text], **fused)])
+    same(together, model.translate(texts, shortlist=every_id(tokenizer), **fused))
+    plain = model.translate(texts, **how)
+    assert [each.text for each in together] != [each.text for each in plain]
+    same(model.translate(texts, fusion="bigrams:weight=0.0,bonus=0.0,unknown=0.0", **how), plain)
+    one = {**fused, "num_lengths": 1, "drop_repeats": False}
+    *_, last = model.steps(texts[0], **one)
+    (traced,) = model.translate([texts[0]], trace=True, **one)
+    assert last.pieces == traced.trace[-1][0]
+
+
+def every_id(tokenizer):
+    """A shortlist that restricts nothing."""
+    ids = tokenizer.ids
     regular_N = np.arange(ids.first_regular, ids.end_regular, dtype=np.int32)
     nothing_PK = np.zeros((ids.end_regular, 1), np.int32)
-    every = Shortlist(ctc.tokenizer.sha256, nothing_PK, regular_N, len(regular_N))
-    same(together, ctc.translate(texts, shortlist=every, **how))
+    return Shortlist(tokenizer.sha256, nothing_PK, regular_N, len(regular_N))
 
 
 def test_marks_of_placeholders_get_neither_a_bonus_nor_a_penalty(tokenizer, corpus):
@@ -237,6 +264,63 @@ def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus)
         assert extended.log_prob_BN[b, 0] == pytest.approx(logit_V[best] - float(log_z_B1[b, 0]), abs=1e-4)
 
 
+def choose(table, fusion, canvas, logits_BLV, open_BL=None):
+    """The tokens and log-probabilities that a table chooses on a canvas whose sources have no words."""
+    fused = fusion.over(table, "refine", None).reading(jnp.ones((len(logits_BLV), 1), int))
+    call = jax.jit(lambda fused, canvas, *further: FusedChoice(fused, canvas)(*further))
+    return tuple(map(np.asarray, call(fused, canvas, logits_BLV, open_BL)))
+
+
+def canvas_of(tokenizer, *rows):
+    tokens_BL = jnp.asarray(pad_rows([[*row, EOS] for row in rows], 6))
+    return given(tokens_BL, (tokens_BL > 0).astype(int), tokenizer.ids)
+
+
+@pytest.mark.parametrize("opened", [None, [0, 1, 3], [2]])
+def test_a_canvas_gets_the_best_sequence_of_its_likeliest_ids(tokenizer, corpus, opened):
+    table = learn(corpus[0]).score(tokenizer)
+    log_prob, _ = every_log_prob(table)
+    canvas = canvas_of(tokenizer, [270, 271, 272, 273], [280, 281])
+    size = len(log_prob)
+    logits_BLV = 3.0 * jax.random.normal(jax.random.key(2), (2, 6, size))
+    logits_BLV = jnp.where(jnp.arange(size) < tokenizer.ids.end_regular, logits_BLV, -jnp.inf)
+    where_BL = np.array(canvas.editable_BL)
+    if opened is not None:
+        where_BL &= np.isin(np.arange(6), opened)
+    token_BL, chosen_BL = choose(
+        table, Fusion(weight=2.0, unknown=0.0), canvas, logits_BLV, None if opened is None else jnp.asarray(where_BL)
+    )
+    own_BLV = np.asarray(jax.nn.log_softmax(logits_BLV), np.float64)
+    for b, length in enumerate([4, 2]):
+        tokens_L = np.asarray(canvas.tokens_BL[b]).tolist()
+        tried = [
+            np.argsort(-own_BLV[b, i])[:4].tolist() if where_BL[b, i] else [tokens_L[i]] for i in range(length)
+        ]
+
+        def total(row, b=b):
+            own = sum(own_BLV[b, i, token] for i, token in enumerate(row) if where_BL[b, i])
+            return own + 2.0 * sum(log_prob[pair] for pair in itertools.pairwise([BEGIN, *row, EOS]))
+
+        best = max(itertools.product(*tried), key=total)
+        assert token_BL[b, : length + 1].tolist() == [*best, EOS]
+        scores = [own_BLV[b, i, token] for i, token in enumerate(best) if where_BL[b, i]]
+        assert_allclose(chosen_BL[b][where_BL[b]], scores, atol=1e-4)
+
+
+def test_a_canvas_rather_gets_a_known_word(tokenizer, corpus):
+    table = learn(corpus[0]).score(tokenizer)
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    *_, known = tokenizer.encode("one two")
+    unknown = ids["\u2581q"] if "\u2581q" in ids else next(
+        i for i in range(tokenizer.ids.first_regular, tokenizer.ids.end_regular)
+        if table.spelling.ends_V[i] and table.spelling.tail_V[i] and int(table.spelling.tail_V[i]) not in learn(corpus[0]).word_W
+    )
+    canvas = canvas_of(tokenizer, [known])
+    logits_BLV = jnp.full((1, 6, len(tokenizer.pieces)), -20.0).at[0, 0, known].set(0.0).at[0, 0, unknown].set(2.0)
+    for fusion, expected in ((Fusion(weight=0.0, unknown=0.0), unknown), (Fusion(weight=0.0, unknown=4.0), known)):
+        assert choose(table, fusion, canvas, logits_BLV)[0][0, 0] == expected
+
+
 def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):
     model = with_table(tokenizer, corpus[0], causal=True)
     sources, _ = model.loaded.source_tokens(["eins zwei", "drei vier fünf"], False)
@@ -254,10 +338,9 @@ def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):
     same(model.translate(texts, beam=3, fusion="bigrams"), model.translate(texts, beam=3))  # a beam does not read it
 
 
-def test_what_has_no_table_or_no_search_is_refused(tokenizer, corpus):
+def test_what_has_no_table_is_refused(tokenizer, corpus):
     for model, how, words in [
         (random_translator(tokenizer, causal=True), {"beam": 1}, "fusion needs a table of bigrams padir"),
-        (with_table(tokenizer, corpus[0]), {}, "fusion works in prefix beam search greedy leave"),
     ]:
         with refused(words):
             model.translate(["eins"], fusion="bigrams", **how)

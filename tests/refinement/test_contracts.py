@@ -310,11 +310,13 @@ class TestStrategy:
         if getattr(strategy, "temperature", 0):
             pytest.skip("its tokens are drawn")
 
-        def always_30(logits_BLV, canvas):
-            return jnp.full_like(canvas.tokens_BL, 30), logits_BLV[..., 30]
-
         def decoder(canvas):
-            return judging(moody(), judged_by(strategy))(canvas).replace(chooser=always_30)
+            def only_30(logits_BLV, open_BL):
+                """At positions that are not open it chooses 31, which must not be written."""
+                open_BL = canvas.editable_BL if open_BL is None else open_BL
+                return jnp.where(open_BL, 30, 31), logits_BLV[..., 30]
+
+            return judging(moody(), judged_by(strategy))(canvas).replace(chooser=only_30)
 
         *_, last = steps(keys(4), canvas, decoder, strategy, num_steps=3)
         assert (last.canvas.tokens_BL[canvas.editable_BL] == 30).all()

@@ -48,7 +48,7 @@ class Threshold(Memoryless):
             checks.within(0, self.tau, "it must not exceed tau", **{"Threshold.final_tau": self.final_tau})
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        score_BL = output.best()[1]
+        score_BL = output.best(canvas.masked_BL)[1]
         final_tau = self.tau if self.final_tau is None else self.final_tau
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
         least: Any = 1
@@ -109,7 +109,7 @@ def within_entropy(
 def commit(canvas: Canvas, output: Output, where_BL: Bool[Array, "B L"], memory: PyTree) -> Proposal:
     """Proposes to write the argmax at the masked positions of `where_BL`, and at all masked ones if no pass follows."""
     masked_BL = canvas.masked_BL
-    some, every = (write(canvas, masked_BL & each, *output.best()) for each in (where_BL, True))
+    some, every = (write(canvas, masked_BL & each, *output.best(masked_BL)) for each in (where_BL, True))
     return Proposal(some, every, memory)
 
 
@@ -163,7 +163,7 @@ class Frechet(Memoryless):
     stop = NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        score_BL = output.best()[1]
+        score_BL = output.best(canvas.masked_BL)[1]
         before_BLL = precedes(-score_BL, canvas.masked_BL, canvas.segment_BL)
         within_BL = self._doubts(-jnp.expm1(score_BL), before_BLL) < self.bound
         return commit(canvas, output, within_BL | ~before_BLL.any(-1), memory)

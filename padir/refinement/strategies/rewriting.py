@@ -152,7 +152,7 @@ class MaskPredict(Memoryless):
     stop = NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        written = write(canvas, canvas.masked_BL, *output.best())
+        written = write(canvas, canvas.masked_BL, *output.best(canvas.masked_BL))
         count_BL = still_masked(
             self.schedule, count_in_segment(canvas.editable_BL, canvas.segment_BL), step + 1, num_steps
         )
@@ -201,7 +201,7 @@ class Constant:
         return Open(canvas.editable_BL, _no_logits(self.remask, canvas))
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Open, *, step, num_steps) -> Proposal:
-        written = write(canvas, memory.open_BL, *output.best())
+        written = write(canvas, memory.open_BL, *output.best(memory.open_BL))
         share_BL = share_of(self.share, canvas.editable_BL, canvas.segment_BL)
         count = self._scheduled(share_BL, canvas.editable_BL, canvas, step, num_steps)
         return self._proposal(canvas, output, written, count, memory)

@@ -141,7 +141,7 @@ class BlockGibbs:
             next_BL = choose(key_B, editable_BL, segment_BL, self.block, _WHERE)
         whole_BL = count_in_segment(left_BL, segment_BL) == 0
         shown = remask(written, jnp.where(whole_BL, next_BL, left_BL))
-        return Proposal(shown, write(written, left_BL, *output.best()), jnp.where(whole_BL, next_BL, memory))
+        return Proposal(shown, write(written, left_BL, *output.best(masked_BL)), jnp.where(whole_BL, next_BL, memory))
 
 
 def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
