@@ -72,7 +72,7 @@ _ROWS = (
         "fusion",
         str,
         None,
-        "weigh in the model's table of bigrams, in prefix beam search and greedy search: bigrams | none",
+        "weigh in the model's table of bigrams, in each pass and in greedy search: bigrams | none",
         shape=_CALL,
         several=True,
     ),

@@ -279,6 +279,14 @@ class Spelling:
         return self.grown(jnp.pad(open_BL[:, :-1], ((0, 0), (1, 0))), tokens_BL)[0]
 
 
+def all_known(known: np.ndarray, text: str, source: str) -> bool:
+    """True if a bitmap of known words, or a text's source, has every word of the text."""
+    own = {*_LETTERS.findall(source.lower())}
+    words = [_hash(word) for word in _LETTERS.findall(text.lower()) if word not in own]
+    bit_W = _bit(np.array(words, np.uint32))
+    return bool((known[bit_W >> np.uint32(5)] >> (bit_W & np.uint32(31)) & np.uint32(1)).all())
+
+
 def _hash(letters: str) -> int:
     return functools.reduce(lambda value, letter: (value * _PRIME + ord(letter)) % (1 << 32), letters, 0)
 

@@ -195,6 +195,9 @@ def _resolve_refining(
                 remedy = "leave it out"
             expected = "False" if most is False else f"at most {most}"  # an option of type bool is limited to False
             raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
+    if decoding.fusion is not None and decoding.fusion.fallback and not config.dual:
+        remedy = "leave it out, or take a dual model"
+        raise PadirError("fusion's fallback needs a model that also writes from left to right", remedy=remedy)
     if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
         remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)

@@ -37,12 +37,15 @@ class Fusion:
       unknown: nats off each word that neither the training text nor the source has.
       causal: the weight in greedy search, where each logit already depends on the pieces before it; there is neither
         `bonus` nor `unknown`.
+      fallback: dual models write a sentence again, by greedy search, if an unknown word is left in it
+        (`padir.decoding.fallback`).
     """
 
     weight: checks.NotNegative = 0.3
     bonus: checks.NotNegative = 2.0
     unknown: checks.NotNegative = 4.0
     causal: checks.NotNegative = 0.1
+    fallback: bool = False
 
     def over(self, table: BigramScore, mode: str, kept_v: Any) -> FusedScore:
         """The score by a table in a mode, for the ids that may be written; None for all ids."""

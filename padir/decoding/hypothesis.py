@@ -60,6 +60,11 @@ class Hypothesis(NamedTuple):
     causal: tuple[float, int] | None = None
 
     @property
+    def order(self) -> float:
+        """The number that orders the hypotheses of a sentence, highest first, where no rule does."""
+        return self.score if self.rank is None else self.rank
+
+    @property
     def length(self) -> int:
         """Number of target tokens that were written, EOS included."""
         return 1 + len(self.tokens if self.whole is None else self.whole)

@@ -42,7 +42,7 @@ def read(
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
-    ranks = [[each.score if each.rank is None else each.rank for each in own] for own in hypotheses]
+    ranks = [[each.order for each in own] for own in hypotheses]
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if ranker is not None and several:
         if "causal" in ranker.needs:

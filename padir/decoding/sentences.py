@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from padir.decoding.alignment import links
 from padir.decoding.bigrams import Bigrams
+from padir.decoding.fallback import Fallback
 from padir.decoding.fit import default_decoding, mode_of, resolve
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.loaded import LoadedModel
@@ -67,7 +69,8 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
       PadirError: a trace of writing from left to right.
     """
     if decoding.mode == "refine":
-        return Refiner(loaded, decoding, trace, shapes)
+        refiner = Refiner(loaded, decoding, trace, shapes)
+        return _with_fallback(refiner) if decoding.fusion and decoding.fusion.fallback else refiner
     if trace:
         raise _no_steps()
     return Searcher(loaded, decoding, shapes)
@@ -76,6 +79,19 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
 def _no_steps() -> PadirError:
     what = "only refined drafts have steps to show, because a search writes every token once"
     return PadirError(what, remedy="choose the mode refine, or a model that refines drafts")
+
+
+def _with_fallback(refiner: Refiner) -> Writer:
+    """A refiner, and greedy search for sentences with an unknown word; the refiner alone if no words are listed."""
+    loaded, decoding = refiner.loaded, refiner.decoding
+    known = loaded.table.known
+    if known is None:
+        return refiner
+    greedy = Decoding(
+        beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size, seed=decoding.seed
+    )
+    searcher = Searcher(loaded.side("causal"), greedy, refiner.shapes)
+    return Fallback(refiner, searcher, loaded.tokenizer, np.asarray(known))
 
 
 def one_ahead(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
@@ -238,6 +254,8 @@ class SentenceTranslator:
           PadirError: the options are of another mode.
         """
         writer = self.writer(decoding, trace=trace)
+        if isinstance(writer, Fallback):
+            writer = writer.first
         if not isinstance(writer, Refiner):
             raise _no_steps()
         return writer

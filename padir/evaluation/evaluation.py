@@ -31,9 +31,9 @@ class Evaluation:
     Attributes:
       scores: metrics by name, with signatures. For models that refine drafts, "stutter_before" is the stutter before
         repeated tokens were dropped, and "oscillating" is the percentage of sentences that were ended because they
-        oscillated between two drafts. "passes" is the mean number of decoder passes per sentence, "truncated" is the
-        number of truncated sentences, and "seconds" is the time of translating from text to text; its signature says
-        whether compilation is included.
+        oscillated between two drafts. "fallback" is the percentage that was written again (`Fusion.fallback`). "passes"
+        is the mean number of decoder passes per sentence, "truncated" is the number of truncated sentences, and
+        "seconds" is the time of translating from text to text; its signature says whether compilation is included.
       hypotheses: the translations, one line for each sentence.
       passes: number of decoder passes of each sentence.
     """
@@ -90,6 +90,9 @@ def evaluate(
         scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
         oscillating = 100 * sum(result.oscillated for result in results) / len(results)
         scores["oscillating"] = Score("oscillating", oscillating, "")
+        if decoding.fusion is not None and decoding.fusion.fallback:  # refining alone takes at most num_steps passes
+            again = 100 * sum(result.passes > decoding.num_steps for result in results) / len(results)
+            scores["fallback"] = Score("fallback", again, "")
     scores |= _counts(results, cut)
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
     return Evaluation(scores, hypotheses, [result.passes for result in results])

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +20,20 @@ from support.tiny_model import random_translator, same
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
 from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling
+from padir.decoding.fallback import Fallback
+from padir.decoding.fit import resolve
 from padir.decoding.fusion import FusedChoice, FusedSearch, Fusion
-from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.scoring import score_pairs
 from padir.decoding.search import Beam, Hypotheses
 from padir.decoding.shortlist import Shortlist
+from padir.decoding.templates import Template
+from padir.decoding.writer import Written
 from padir.jobs.learn_bigrams import learn
+from padir.models import ModelConfig
 from padir.pretrained import model_folder
-from padir.refinement import Mask
-from padir.refinement.canvas import given, hold
+from padir.refinement import Mask, Padir, Uniform
+from padir.refinement.canvas import given
 from padir.text.ids import EOS, pad_rows
 from padir.text.tokenizer import Tokenizer
 from padir.translator import Translator
@@ -188,9 +194,7 @@ def test_neither_batch_nor_a_shortlist_of_all_ids_changes_a_sentence(ctc):
 @pytest.mark.parametrize(
     "strategy", ["padir", "padir:remask=start", "rewrite_all:share=0.5", "threshold:tau=0.1,schedule=linear"]
 )
-def test_what_a_table_writes_depends_neither_on_the_batch_nor_on_a_shortlist_of_all_ids(
-    tokenizer, corpus, strategy
-):
+def test_what_a_table_writes_depends_neither_on_the_batch_nor_on_a_shortlist_of_all_ids(tokenizer, corpus, strategy):
     model = with_table(tokenizer, corpus[0], max_length=32)
     texts = ["eins zwei drei", "vier", "neun acht sieben sechs fünf vier drei zwei eins"]
     how = {"num_lengths": 3, "num_steps": 3, "strategy": strategy, "rerank": "own"}
@@ -293,9 +297,7 @@ def test_a_canvas_gets_the_best_sequence_of_its_likeliest_ids(tokenizer, corpus,
     own_BLV = np.asarray(jax.nn.log_softmax(logits_BLV), np.float64)
     for b, length in enumerate([4, 2]):
         tokens_L = np.asarray(canvas.tokens_BL[b]).tolist()
-        tried = [
-            np.argsort(-own_BLV[b, i])[:4].tolist() if where_BL[b, i] else [tokens_L[i]] for i in range(length)
-        ]
+        tried = [np.argsort(-own_BLV[b, i])[:4].tolist() if where_BL[b, i] else [tokens_L[i]] for i in range(length)]
 
         def total(row, b=b):
             own = sum(own_BLV[b, i, token] for i, token in enumerate(row) if where_BL[b, i])
@@ -309,16 +311,57 @@ def test_a_canvas_gets_the_best_sequence_of_its_likeliest_ids(tokenizer, corpus,
 
 def test_a_canvas_rather_gets_a_known_word(tokenizer, corpus):
     table = learn(corpus[0]).score(tokenizer)
-    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
-    *_, known = tokenizer.encode("one two")
-    unknown = ids["\u2581q"] if "\u2581q" in ids else next(
-        i for i in range(tokenizer.ids.first_regular, tokenizer.ids.end_regular)
-        if table.spelling.ends_V[i] and table.spelling.tail_V[i] and int(table.spelling.tail_V[i]) not in learn(corpus[0]).word_W
-    )
+    known_W = learn(corpus[0]).word_W
+    tail_V = np.asarray(table.spelling.tail_V)
+    unknown, known = (next(i for i in np.flatnonzero(tail_V) if (tail_V[i] in known_W) == listed) for listed in (0, 1))
     canvas = canvas_of(tokenizer, [known])
     logits_BLV = jnp.full((1, 6, len(tokenizer.pieces)), -20.0).at[0, 0, known].set(0.0).at[0, 0, unknown].set(2.0)
     for fusion, expected in ((Fusion(weight=0.0, unknown=0.0), unknown), (Fusion(weight=0.0, unknown=4.0), known)):
         assert choose(table, fusion, canvas, logits_BLV)[0][0, 0] == expected
+
+
+class Writes(NamedTuple):
+    """A writer that gives the same hypotheses for each sentence, or other ones for some texts."""
+
+    own: list[Hypothesis]
+    of_text: dict[str, list[Hypothesis]]
+    most_hypotheses: int = 2
+
+    def write(self, sources):
+        return Written([self.of_text.get(source.text, self.own) for source in sources])
+
+
+def test_sentences_with_an_unknown_word_are_written_again(ctc):
+    tokenizer = ctc.tokenizer
+    encode = tokenizer.encode
+
+    def hypothesis(text, score=-1.0, rank=None, passes=1):
+        return Hypothesis(encode(text), score, log_prob=-1.0, counted=1, passes=passes, rank=rank)
+
+    known, unknown = hypothesis("one two"), hypothesis("onetwo", rank=-2.0)
+    of_text = {
+        "in its source: OneTwo": [unknown],
+        "second by score, first by rank": [known._replace(rank=-3.0, score=0.0), unknown._replace(score=-9.0)],
+        "second by both": [known._replace(rank=-1.0), unknown],
+        "a length": [unknown],
+        "a template": [unknown],
+        "unknown": [unknown],
+        "known": [known],
+    }
+    again = hypothesis("three", passes=5)
+    writer = Fallback(Writes([], of_text), Writes([again], {}), tokenizer, np.asarray(ctc.loaded.table.known))
+    template = Template((tuple(encode("one")), 0))
+    sources = [
+        SourceSentence(text, [5, EOS], 3 if text == "a length" else None, template if text == "a template" else None)
+        for text in of_text
+    ]
+    written = writer.write(sources).hypotheses
+    found = {text: [tokenizer.decode(each.tokens) for each in own] for text, own in zip(of_text, written, strict=True)}
+    rewritten = [text for text, own in found.items() if own == ["three"]]
+    assert rewritten == ["second by score, first by rank", "unknown"]
+    assert [each.passes for each in written[-2]] == [6] and written[-1] == [known]
+    with refused("fallback needs a model that also writes from left to right"):
+        resolve(Decoding(fusion="bigrams:fallback=True"), ModelConfig(), Uniform(), Padir())
 
 
 def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from support.refusals import refuses
-from support.tiny_model import random_translator, same
+from support.tiny_model import random_translator, same, with_bigrams
 
 from padir import Decoding, Translation, Translator
 from padir.decoding import Writer
@@ -67,12 +67,19 @@ class Case(NamedTuple):
 
 CAUSAL = {"causal": True}
 CTC = {"readout": "ctc", "dual": True, "max_length": 14}
+ONE_PASS = {"prefix_beam": 3, "blank_penalty": 5.0, "num_steps": 2, "mode": "refine"}
 CASES = {
     "one draft": Case({}, {"num_steps": 2}, draws=True),
     "lengths": Case({}, {"num_lengths": 3, "num_drafts": 2, "num_steps": 2}, draws=True),
     "masks": Case({"corruption": Mask(), "strategy": MaskPredict()}, {"num_lengths": 2}),
-    "ctc": Case(CTC, {"prefix_beam": 3, "blank_penalty": 5.0, "num_steps": 2, "mode": "refine"}, draws=True),
+    "ctc": Case(CTC, ONE_PASS, draws=True),
     "dual": Case({"dual": True}, {"num_lengths": 3, "rerank": "causal", "mode": "refine"}, draws=True),
+    "table": Case(
+        {}, {"num_lengths": 2, "num_steps": 2, "fusion": "bigrams:weight=2.0"}, draws=True, engine=with_bigrams
+    ),
+    "fallback": Case(
+        CTC, {**ONE_PASS, "fusion": "bigrams:weight=0.0,bonus=0.0,unknown=0.0,fallback=True"}, True, with_bigrams
+    ),
     "greedy": Case(CAUSAL, {"beam": 1}),
     "beam": Case(CAUSAL, {"beam": 3}),
     "sampling": Case(CAUSAL, {"temperature": 0.8, "num_drafts": 2}, draws=True),

@@ -5,11 +5,13 @@ import functools
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from support.small_corpus import Numbers, small_tokenizer
 from support.tiny import drawn_params
 
 from padir.data.prepare import prepare
+from padir.decoding.bigrams import Bigrams, Spelling
 from padir.decoding.writer import Shapes
 from padir.models import ModelCard, ModelConfig, Transformer, save_model
 from padir.refinement import Padir, Uniform
@@ -35,6 +37,19 @@ def random_translator(tokenizer, corruption=Uniform(), strategy=Padir(), **sizes
         corruption = strategy = None
     card = ModelCard(config, tokenizer.ids, corruption, strategy, "de", "en", "numbers_de_en", step=7)
     return Translator(jax.tree.map(lambda leaf: leaf, _random_params(config, tokenizer.ids)), card, tokenizer)
+
+
+def with_bigrams(translator: Translator) -> Translator:
+    """The translator with a table of some bigrams, in which pieces that begin a word are known words."""
+    tokenizer = translator.tokenizer
+    size = len(tokenizer.pieces)
+    key_N = np.unique(np.random.default_rng(0).integers(0, size * size, 4 * size))
+    previous_N, next_N = (ids.astype(np.int32) for ids in np.divmod(key_N, size))
+    count_N = 1 + key_N.astype(np.int32) % 5
+    before_V, after_V = (np.bincount(ids, count_N, minlength=size).astype(np.int32) for ids in (previous_N, next_N))
+    words = np.unique(Spelling.of(tokenizer).tail_V)
+    table = Bigrams(tokenizer.sha256, previous_N, next_N, count_N, before_V, after_V, words)
+    return Translator(translator.params, translator.card, tokenizer, table)
 
 
 def one_shape_translator(tokenizer, **sizes) -> Translator:

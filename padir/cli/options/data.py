@@ -75,7 +75,7 @@ def bigrams_options(parser: Parser) -> None:
     """Give a model a table of what follows what in its target language, for --fusion.
 
     Bigrams of pieces and known words are counted on the training split. The output is a copy of the model with the
-    table. Prefix beam search and greedy search then weigh it in.
+    table. Prefix beam search, the passes of refining and greedy search then weigh it in.
 
     padir bigrams --data data/toy --model runs/toy --output models/toy --decoding fusion=bigrams prefix_beam=8
     """

@@ -1,0 +1,54 @@
+"""`Fallback`, a writer of two: the second one writes the sentences in which the first one's translation is no text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from padir.decoding.bigrams import all_known
+from padir.decoding.hypothesis import Hypothesis, SourceSentence
+from padir.decoding.translation import text_of
+from padir.decoding.writer import Writer, Written
+from padir.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fallback:
+    """Writes sentences again from left to right, where the best hypothesis has a word that nobody ever wrote.
+
+    Such a sentence has the second writer's hypotheses alone, and the passes of both writers. Sentences with a template
+    or a given length keep what the first writer wrote.
+
+    Attributes:
+      known: bitmap of known words (`padir.decoding.bigrams.BigramScore.known`), on the host.
+    """
+
+    first: Writer
+    second: Writer
+    tokenizer: Tokenizer
+    known: np.ndarray
+
+    @property
+    def most_hypotheses(self) -> int:
+        return self.first.most_hypotheses
+
+    def write(self, sources: Sequence[SourceSentence]) -> Written:
+        """Writes hypotheses by the first writer, then some by the second."""
+        written = self.first.write(sources)
+        again = [b for b, source in enumerate(sources) if self._falls_back(source, written.hypotheses[b])]
+        if not again:
+            return written
+        hypotheses = [*written.hypotheses]
+        rewritten = self.second.write([sources[b] for b in again])
+        for b, own in zip(again, rewritten.hypotheses, strict=True):
+            passes = hypotheses[b][0].passes
+            hypotheses[b] = [each._replace(passes=each.passes + passes) for each in own]
+        return written._replace(hypotheses=hypotheses)
+
+    def _falls_back(self, source: SourceSentence, hypotheses: Sequence[Hypothesis]) -> bool:
+        if source.template is not None or source.target_length is not None:
+            return False
+        best = max(hypotheses, key=lambda each: each.order)
+        return not all_known(self.known, text_of(self.tokenizer, best.tokens, source.text), source.text)
