@@ -44,10 +44,10 @@ def run_t5x(args: argparse.Namespace) -> dict[str, Any]:
             )
         card, tokenizer = described
     elif args.vocab is None or not args.languages or not args.gin:
-        raise PadirError(
-            "no padir.json beside the checkpoint describes the model: give --vocab FILE, --languages such as de-en,"
-            " and the configuration (--gin_file or --gin.ModelConfig.width=512)"
-        )
+        configuration = "a configuration (--gin_file or --gin.ModelConfig.width=512)"
+        parts = {"--vocab FILE": args.vocab, "--languages such as de-en": args.languages, configuration: args.gin}
+        missing = " and ".join(part for part, value in parts.items() if not value)
+        raise PadirError(f"no padir.json describes the model: give {missing}")
     else:
         card, tokenizer = _t5x_card(args)
     options = given(args, "step", "seed") | chosen(args, "padir.interop.t5x.exchange:import_model")

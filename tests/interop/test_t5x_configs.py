@@ -5,12 +5,22 @@ import re
 from pathlib import Path
 
 import pytest
+from gin.resource_reader import system_path_file_exists
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "t5x").glob("*.gin"))
 DOCS = ROOT / "docs" / "t5x.md"
 SELECTOR = re.compile(r"\b(decoding|models|refinement|training)\.([A-Z]\w+)\.(\w+)")
 ADAPTER = ROOT / "padir" / "interop" / "t5x" / "adapter.py"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_t5x_finds_a_config_and_its_includes_from_any_folder(path, tmp_path, monkeypatch):
+    """By the path in padir's package, as gin's reader of packages does; T5X's own files are not here."""
+    monkeypatch.chdir(tmp_path)
+    includes = re.findall(r'^include "(.+)"', path.read_text(), re.MULTILINE)
+    for name in (f"padir/configs/t5x/{path.name}", *(each for each in includes if not each.startswith("t5x/"))):
+        assert name.startswith("padir/") and system_path_file_exists(name)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

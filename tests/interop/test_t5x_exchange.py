@@ -79,7 +79,9 @@ def test_without_a_description_the_arguments_give_it(model_dir, tmp_path, capsys
     write(tmp_path / "run", params, 40)
     command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
     assert main(command) == 2
-    assert "give --vocab FILE, --languages" in capsys.readouterr().err
+    assert "give --vocab FILE and --languages such as de-en and a configuration" in capsys.readouterr().err
+    assert main([*command, "--languages", "de-en"]) == 2
+    assert "model: give --vocab FILE and a configuration" in capsys.readouterr().err
     arguments = ["--vocab", str(model_dir / "vocab.model"), "--languages", "de-en"]
     assert main([*command, *arguments, *GIN, "--json", str(tmp_path / "report.json")]) == 0
     imported = load_model(tmp_path / "back")
