@@ -53,7 +53,7 @@ def _read_parts() -> dict[str, dict[str, list[Part]]]:
     parts: dict[str, dict[str, list[Part]]] = {}
     table = Path(__file__).with_name("wmt_parts.tsv").read_text(encoding="utf-8")
     for line in table.splitlines()[1:]:
-        year, split, name, size, origin, texts, about = line.split("\t")
+        year, split, name, size, _, origin, texts, about = line.split("\t")
         part = Part(name, int(size), origin, tuple(texts.split()), about.removeprefix("-"))
         parts.setdefault(year, {}).setdefault(split, []).append(part)
     return parts
