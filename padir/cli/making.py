@@ -33,10 +33,11 @@ from padir.evaluation import validation_fn
 from padir.interop.ctranslate2 import in_ctranslate2, version
 from padir.jobs import learn_bigrams, learn_shortlist
 from padir.jobs.average import average_run
-from padir.jobs.distillation import Teacher, distill
+from padir.jobs.distillation import UNFINISHED, Teacher, distill
 from padir.reporting import tables
 from padir.reporting.patience import told
-from padir.storage.remote import sent_folder
+from padir.storage.files import is_address
+from padir.storage.remote import RemoteFolder, sent_folder
 from padir.text import tokenizer
 from padir.text.normalise import normalised
 from padir.text.tokenizer import Tokenizer
@@ -176,11 +177,14 @@ def run_distill(args: argparse.Namespace) -> dict[str, Any] | None:
     sizes = teacher.translator.card.config
     decoding = from_left(decoding_of(args, teacher.translator.decoding), sizes)
     check_options(args, (args.model, sizes, [decoding]))
+    kept_at = RemoteFolder.at(args.output) if is_address(args.output) else None
     with contextlib.ExitStack() as stack:
         output = from_first(lambda: str(stack.enter_context(sent_folder(args.output))))
-        manifest = distill(teacher, args.data, output, decoding, overwrite=args.overwrite)
+        manifest = distill(teacher, args.data, output, decoding, overwrite=args.overwrite, kept_at=kept_at)
     if not is_first():
         return None
+    if kept_at is not None:  # not before the folder was sent
+        kept_at.remove(UNFINISHED)
     print_splits(args.output, manifest)
     if validation := (manifest.distilled or {}).get("validation"):
         print(f"the teacher's BLEU on the validation split: {validation['bleu']:.2f} ({validation['signature']})")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -54,12 +55,14 @@ from padir.reporting.patience import progress_bar
 from padir.storage.files import write_errors
 from padir.storage.folders import Chunks, atomic_folder, folder_lock, vacant
 from padir.storage.manifest import MANIFEST, file_sums, sha256
+from padir.storage.remote import RemoteFolder
 from padir.text.ids import EOS
 from padir.text.spans import marks_of
 from padir.translator import Translator
 
 SPLIT = "train"
 _ENCODE_BATCH = 1024
+UNFINISHED = "unfinished"  # at an address: has a folder of chunks for each set of inputs
 CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at most one chunk
 
 
@@ -96,6 +99,7 @@ def distill(
     *,
     overwrite: bool = False,
     progress: bool = True,
+    kept_at: RemoteFolder | None = None,
 ) -> PreparedManifest:
     """Writes the teacher's translations of a training split as a prepared folder and returns its manifest.
 
@@ -112,6 +116,8 @@ def distill(
       decoding: decoding options; the teacher's defaults replace options that are None. A dual teacher writes from left
         to right unless they choose the mode. The manifest lists all options,
         because even the batch size and the seed can change a translation.
+      kept_at: an address whose folder `UNFINISHED` gets every chunk, too, so that another machine resumes from it. The
+        caller removes this folder when the output folder is safe.
       overwrite: replace a damaged folder, and a prepared folder or unfinished chunks from other inputs. A complete
         folder from the same inputs is always kept, because a new one would be equal.
 
@@ -127,14 +133,22 @@ def distill(
     if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
         return PreparedManifest.of_json(kept)
     sources = RecordSources(data_dir, manifest)
+    there = f"{UNFINISHED}/{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]}"
+
+    def keep(file: Path) -> None:
+        if kept_at is not None:
+            kept_at.put(file, f"{there}/{file.name}")
+
     # The first process alone has these two, and the lock.
-    chunks = Chunks(unfinished)
+    chunks = Chunks(unfinished, keep)
     translations = StoredTranslations(unfinished / "translations", len(sources.longest_first_N))
     with contextlib.ExitStack() as stack:
 
         def begin() -> None:
             stack.enter_context(folder_lock(unfinished, "distilled into"))
             Chunks.open(unfinished, inputs, overwrite)
+            if kept_at is not None:
+                kept_at.fetch_missing(there, unfinished)
             stack.enter_context(translations)
 
         from_first(begin)

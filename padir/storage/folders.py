@@ -193,9 +193,11 @@ class Chunks:
 
     Attributes:
       folder: the folder, with NAME.json for each result and with inputs.json.
+      after_write: called with the file of every result that was written.
     """
 
     folder: Path
+    after_write: Callable[[Path], None] = lambda _: None
 
     @staticmethod
     def open(folder: Path, inputs: dict[str, Any], overwrite: bool) -> Chunks:
@@ -236,6 +238,7 @@ class Chunks:
             json.dump(result, file, ensure_ascii=False)
             file.flush()
             os.fsync(file.fileno())
+        self.after_write(self._path(name))
 
     def __contains__(self, name: str) -> bool:
         """True if the folder has a result called `name`."""

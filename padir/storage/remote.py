@@ -180,6 +180,11 @@ class RemoteFolder:
         finally:
             partial.unlink(missing_ok=True)
 
+    def fetch_missing(self, name: str, folder: Path) -> None:
+        """Fetches the files directly in the folder `name` of the address that `folder` lacks; it needs no manifest."""
+        missing = [each for each in self.names(name) if not (folder / each).exists()]
+        _all_at_once(lambda each: self.fetch_file(join(name, each), folder / each), missing)
+
     def _path(self, name: str) -> str:
         return join(self.address, name)
 
