@@ -1,56 +1,83 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU: makes the VM if there is none, copies this checkout to its workers, and starts train_host.sh there.
-#   scripts/tpu_vm.sh NAME ZONE TYPE BUCKET RUN [OPTION...]
-#   scripts/tpu_vm.sh padir us-west4-a v5litepod-8 gs://mine wmt14_de_en
-# RUN names a file of configs/run. Its data and its model directory are the folders of that file, in the bucket. OPTION... are
-# further options of `padir train`; several workers need `--coordinator auto`. After a preemption the same command makes a new
-# VM, and the run continues from the bucket. The last commit is copied, not later changes.
+# Works through a run of the paper on a Cloud TPU: makes the VM if there is none, copies this checkout to its workers, and
+# starts train_host.sh there.
+#   scripts/tpu_vm.sh NAME ZONE TYPE BUCKET RUN STAGES [OPTION...]
+#   scripts/tpu_vm.sh padir us-west4-a v5litepod-8 gs://mine wmt14_de_en teacher,distill,student,evaluate
+# train_host.sh explains RUN, STAGES and OPTION. CAPACITY says how the VM is made: `spot` (cheap; may be preempted at any
+# time), `on-demand`, or `queued` (on demand; the script waits in the queue). After a preemption the same command makes a new
+# VM, and the run goes on from the bucket. The last commit is copied, not later changes. PAUSE is the time between two looks
+# at the queue in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if (($# < 5)); then
-    echo "usage: scripts/tpu_vm.sh NAME ZONE TYPE BUCKET RUN [OPTION...]" >&2
+if (($# < 6)); then
+    echo "usage: scripts/tpu_vm.sh NAME ZONE TYPE BUCKET RUN STAGES [OPTION...]" >&2
     exit 2
 fi
-name="$1" zone="$2" type="$3" bucket="$4" config="configs/run/$5.gin"
-shift 5
+name="$1" zone="$2" type="$3" bucket="$4" run="$5" stages="$6" capacity="${CAPACITY:-spot}"
+shift 6
 case "$type" in
-    v2-* | v3-* | v4-*) image=tpu-ubuntu2204-base ;;
+    v3-* | v4-*) image=tpu-ubuntu2204-base ;;
     v5litepod-*) image=v2-alpha-tpuv5-lite ;;
     v6e-*) image=v2-alpha-tpuv6e ;;
+    v2-*)
+        echo "TYPE must not be $type: a core of v2 has 8 GB, and the paper's run needs 8.4 GB of each of 8 cores" >&2
+        exit 2
+        ;;
     *)
-        echo "TYPE must begin with v2-, v3-, v4-, v5litepod- or v6e-, got $type" >&2
+        echo "TYPE must begin with v3-, v4-, v5litepod- or v6e-, got $type" >&2
         exit 2
         ;;
 esac
+[[ "$bucket" == gs://?* ]] || { echo "BUCKET must begin with gs://, got $bucket" >&2; exit 2; }
+[[ "$capacity" =~ ^(spot|on-demand|queued)$ ]] || { echo "CAPACITY must be spot, on-demand or queued, got $capacity" >&2; exit 2; }
+scripts/train_host.sh show "$bucket" "$run" "$stages" "$@" >&2 # refuses a wrong run before anything costs money
 
 tpu() {
     gcloud compute tpus tpu-vm "$@" --zone "$zone"
 }
 
-in_bucket() { # the folder that the configuration names by a macro
-    local folder
-    folder="$(sed -n "s/^$1 = \"\(.*\)\"/\1/p" "$config")"
-    [[ -n "$folder" ]] || { echo "$config must name $1: take a run such as wmt14_de_en" >&2; return 2; }
-    echo "$bucket/$folder"
+queue() {
+    gcloud compute tpus queued-resources "$@" --zone "$zone"
 }
-[[ -f "$config" ]] || { echo "RUN must name a file of configs/run, got $config" >&2; exit 2; }
-data="$(in_bucket DATASET)"
-model="$(in_bucket MODEL_DIR)"
 
-state="$(tpu describe "$name" --format 'value(state)' 2>/dev/null || true)"
+state_of_vm() {
+    tpu describe "$name" --format 'value(state)' 2>/dev/null || true
+}
+
+make_queued() { # returns when the queue has given the VM
+    local place
+    queue describe "$name" >/dev/null 2>&1 || queue create "$name" --node-id "$name" --accelerator-type "$type" \
+        --runtime-version "$image" --scopes "$scopes"
+    until [[ "$(state_of_vm)" == READY ]]; do
+        place="$(queue describe "$name" --format 'value(state.state)')"
+        if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then
+            echo "the queue gives no VM ($place): gcloud compute tpus queued-resources delete $name --zone $zone --force" >&2
+            exit 1
+        fi
+        echo "waiting in the queue: $place" >&2
+        sleep "${PAUSE:-60}"
+    done
+}
+
+scopes=https://www.googleapis.com/auth/cloud-platform # the bucket's own rights decide
+state="$(state_of_vm)"
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then
     tpu delete "$name" --quiet
     state=
 fi
 if [[ -z "$state" ]]; then
-    tpu create "$name" --accelerator-type "$type" --version "$image" --spot
+    case "$capacity" in
+        spot) tpu create "$name" --accelerator-type "$type" --version "$image" --scopes "$scopes" --spot ;;
+        on-demand) tpu create "$name" --accelerator-type "$type" --version "$image" --scopes "$scopes" ;;
+        queued) make_queued ;;
+    esac
 fi
 
 folder="$(mktemp -d)"
 trap 'rm -r "$folder"' EXIT
 git archive --format=tar.gz --prefix=padir/ --output="$folder/padir.tar.gz" HEAD
 tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all
-printf -v options ' %q' --gin_file="$config" --data "$data" --model_dir "$model" "$@"
+printf -v options ' %q' "$bucket" "$run" "$stages" "$@"
 # A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM, and two minutes to save its checkpoint if
 # the VM has them.
 tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; then
@@ -59,4 +86,6 @@ tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; th
     --working-directory=\$HOME/padir --property=TimeoutStopSec=120 --property=LimitMEMLOCK=infinity \
     \$HOME/padir/scripts/train_host.sh tpu$options"
 echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -fu padir'"
-echo "The VM costs money until you delete it: gcloud compute tpus tpu-vm delete $name --zone $zone"
+delete="tpu-vm delete $name --zone $zone"
+[[ "$capacity" != queued ]] || delete="queued-resources delete $name --zone $zone --force"
+echo "The VM costs money until you delete it: gcloud compute tpus $delete"

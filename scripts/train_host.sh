@@ -1,14 +1,62 @@
 #!/usr/bin/env bash
-# Trains on this host until the run has ended: makes an environment, checks the devices, and repeats `padir train` if it fails.
-#   scripts/train_host.sh tpu|cuda13|cuda12 OPTION...
-# OPTION... are the options of `padir train`. A run of days outlives its connection under tmux:
-#   tmux new -s padir scripts/train_host.sh cuda13 --gin_file=configs/run/wmt14_de_en.gin \; set remain-on-exit on
-# A run that has ended (status 0), wrong options (2) and signals (129, 130, 143) are not repeated, nor is a run that fails five
-# times in a row within ten minutes each. PAUSE is the time between two tries in seconds.
+# Works on this host through the stages of a run of the paper: makes an environment, checks the devices, and repeats what fails.
+#   scripts/train_host.sh tpu|cuda13|cuda12 PLACE RUN STAGES [OPTION...]
+#   scripts/train_host.sh cuda13 . wmt14_de_en teacher,distill,student,evaluate
+#   scripts/train_host.sh show PLACE RUN STAGES [OPTION...]       # only prints the commands of the stages
+# PLACE is a folder or a bucket (gs://BUCKET) with data/RUN; it gets data/RUN_distilled, runs/RUN and runs/RUN_ar. RUN is a
+# student of configs/run. OPTION... are further options of `padir train`; every stage gets `--coordinator auto`. The same
+# command goes on where an earlier one stopped: a stage that is done ends at once, an evaluation starts over.
+# A run of days outlives its connection under tmux:
+#   tmux new -s padir scripts/train_host.sh cuda13 . wmt14_de_en teacher,distill,student,evaluate \; set remain-on-exit on
+# Wrong options (2) and signals (129, 130, 143) end the script, and so do five failures in a row within ten minutes each.
+# PAUSE is the time between two tries in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-device="${1:?tpu, cuda13 or cuda12}"
-shift
+
+refuse() {
+    echo "$1" >&2
+    exit 2
+}
+(($# >= 4)) || refuse "usage: scripts/train_host.sh tpu|cuda13|cuda12|show PLACE RUN STAGES [OPTION...]"
+device="$1" place="${2%/}" run="$3" stages="$4"
+shift 4
+[[ "$device" =~ ^(tpu|cuda13|cuda12|show)$ ]] || refuse "the first argument must be tpu, cuda13, cuda12 or show, got $device"
+[[ "$place" != *://* || "$place" == gs://?* ]] || refuse "PLACE must be a folder or gs://BUCKET, got $place"
+[[ "$stages" =~ ^(teacher|distill|student|evaluate)(,(teacher|distill|student|evaluate))*$ ]] ||
+    refuse "STAGES must be some of teacher,distill,student,evaluate, got $stages"
+together=""
+[[ " $* " != *" --coordinator auto "* ]] || together="--coordinator auto"
+
+at_place() { # configuration, macro: the folder that the configuration names by a macro
+    local folder
+    folder="$(sed -n "s/^$2 = \"\(.*\)\"/\1/p" "configs/run/$1.gin" 2>/dev/null || true)"
+    [[ -n "$folder" ]] || refuse "RUN must be a student of configs/run such as wmt14_de_en: configs/run/$1.gin names no $2"
+    echo "$place/$folder"
+}
+corpus="$(at_place "${run}_ar" DATASET)"
+teacher="$(at_place "${run}_ar" MODEL_DIR)"
+distilled="$(at_place "$run" DATASET)"
+student="$(at_place "$run" MODEL_DIR)"
+
+work() { # stage, options of training: sets the command of a stage
+    local stage="$1"
+    shift
+    case "$stage" in
+        teacher) command=(train --gin_file="configs/run/${run}_ar.gin" --data "$corpus" --model_dir "$teacher" "$@") ;;
+        student) command=(train --gin_file="configs/run/$run.gin" --data "$distilled" --model_dir "$student" "$@") ;;
+        distill) command=(distill --model "$teacher" --data "$corpus" --output "$distilled"
+            --beam 5 --batch_size 256 $together) ;;
+        evaluate) command=(evaluate --model "padir=$student" "teacher=$teacher" --data "$corpus" --mode refine causal
+            --num_steps 4 10 --num_lengths 5 --beam 5 --output "results/$run" $together) ;;
+    esac
+}
+if [[ "$device" == show ]]; then
+    for stage in ${stages//,/ }; do
+        work "$stage" "$@"
+        echo "padir ${command[*]}"
+    done
+    exit
+fi
 
 export PATH="$HOME/.local/bin:$PATH"
 if ! command -v uv >/dev/null; then
@@ -21,22 +69,43 @@ uv pip install --python .venv/bin/python --constraint constraints-3.11.txt '.[gc
 
 # JAX takes three quarters of a GPU's memory by default, and the paper's run on one H100 needs all of that.
 [[ "$device" == tpu ]] || export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
+# The next machine takes compiled programs from the bucket. XLA's own caches for GPUs know no buckets.
+if [[ "$place" == gs://* ]]; then
+    export JAX_COMPILATION_CACHE_DIR="$place/jax_cache" JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none
+fi
 
 # These signals reach padir, too, and its exit status ends the loop. If one ended this script, systemd or tmux would send padir
 # another, which interrupts the checkpoint.
 trap : INT TERM HUP
-failures=0
-while true; do
-    status=0 begun=$SECONDS
-    .venv/bin/padir train "$@" || status=$?
-    case "$status" in
-        0 | 2 | 129 | 130 | 143) exit "$status" ;;
-    esac
-    ((SECONDS - begun < 600)) && failures=$((failures + 1)) || failures=0
-    if ((failures == 5)); then
-        echo "padir train failed five times in a row: mend the cause, and start this script again" >&2
-        exit "$status"
+for stage in ${stages//,/ }; do
+    work "$stage" "$@"
+    failures=0
+    while true; do
+        status=0 begun=$SECONDS
+        echo "stage $stage: padir ${command[*]}" >&2
+        .venv/bin/padir "${command[@]}" || status=$?
+        case "$status" in
+            0) break ;;
+            2 | 129 | 130 | 143) exit "$status" ;;
+        esac
+        ((SECONDS - begun < 600)) && failures=$((failures + 1)) || failures=0
+        if ((failures == 5)); then
+            echo "stage $stage failed five times in a row: mend the cause, and start this script again" >&2
+            exit "$status"
+        fi
+        echo "stage $stage ended with status $status and is repeated" >&2
+        sleep "${PAUSE:-10}"
+    done
+    # Results are files of this machine; of several workers only the first has them.
+    if [[ "$stage" == evaluate && "$place" == gs://* ]]; then
+        .venv/bin/python - "$place" "results/$run" <<'PYTHON'
+import glob, os, sys
+import fsspec
+place, results = sys.argv[1:]
+for path in {*glob.glob(f"{results}.*"), *glob.glob(f"{results}.*/**", recursive=True)}:
+    if os.path.isfile(path):
+        fsspec.filesystem("gs").put_file(path, f"{place}/{path}")
+PYTHON
     fi
-    echo "padir train ended with status $status and is repeated" >&2
-    sleep "${PAUSE:-10}"
 done
+echo "all stages are done: $stages" >&2

@@ -16,7 +16,10 @@ if (($# == 0)); then
     exit 2
 fi
 command -v curl >/dev/null || { echo "scripts/wmt_files.sh needs curl: install it" >&2; exit 2; }
+sum="sha256sum"
+command -v sha256sum >/dev/null || sum="shasum -a 256" # macOS
 mkdir -p "$2"
+table="$(cd "$(dirname "$table")" && pwd)/wmt_parts.tsv"
 cd "$2"
 
 size_of() {
@@ -56,7 +59,7 @@ while IFS=$'\t' read -r size sha256 origin about; do
         missing+=("$name: $about ($origin is dead)")
     elif ! fetch "$origin" "$name.part" "$size"; then
         missing+=("$name: $origin did not give it")
-    elif ! echo "$sha256  $name.part" | sha256sum --check --status; then
+    elif ! echo "$sha256  $name.part" | $sum --check --status; then
         rm "$name.part"
         missing+=("$name: $origin gave a file of another sum, which was removed")
     else

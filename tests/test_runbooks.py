@@ -18,6 +18,14 @@ PAGE = ROOT / "docs" / "running.md"
 # The VM is a folder. Stand-ins write their arguments to the log, and fail where the true programs fail.
 GCLOUD = """
 echo "gcloud $*" >> "$LOG"
+if [[ $3 == queued-resources ]]; then
+    case "$4" in
+        create) [[ ! -e "$STATE.queue" ]] && echo "$QUEUE" > "$STATE.queue" ;;
+        describe) cat "$STATE.queue" 2>/dev/null || { echo "NOT_FOUND" >&2; exit 1; }
+            [[ "$*" != *state.state* || "$QUEUE" == FAILED ]] || echo READY > "$STATE" ;;
+    esac
+    exit
+fi
 case "$4" in
     describe) cat "$STATE" 2>/dev/null ;;
     delete) [[ "$*" == *--quiet* ]] && rm "$STATE" ;;
@@ -55,7 +63,7 @@ STAND_INS = {
 echo "curl $*" >> "$LOG"
 echo 'mkdir -p "$HOME/.local/bin" && cp "$FAKES/uv_later" "$HOME/.local/bin/uv"' """,
     "uv_later": UV,
-    "git": """tar czf "${4#--output=}" --transform 's,^,padir/,' scripts constraints-3.11.txt pyproject.toml""",
+    "git": """tar czf "${4#--output=}" --transform 's,^,padir/,' scripts configs constraints-3.11.txt pyproject.toml""",
     "sudo": """HOME=/root exec "$@" """,
     "systemctl": "exit 3",
     "systemd-run": SYSTEMD_RUN,
@@ -77,6 +85,7 @@ def machine(tmp_path):
         path.chmod(0o755)
     names = {"LOG": "log", "STATE": "state", "VM": "vm", "FAKES": "fakes", "HOME": "home", "STATUSES": "statuses"}
     environment = {name: str(tmp_path / path) for name, path in names.items()}
+    environment["QUEUE"] = "WAITING_FOR_RESOURCES"
     return {**environment, "PATH": f"{tmp_path / 'fakes'}:/usr/bin:/bin", "PAUSE": "0"}
 
 
@@ -95,20 +104,30 @@ def test_scripts_are_whole(script):
 
 
 TPU_VM = str(ROOT / "scripts" / "tpu_vm.sh")
+RUN = ["gs://bucket", "wmt14_de_en"]
+STUDENT = [*RUN, "student"]
+SCOPES = "--scopes https://www.googleapis.com/auth/cloud-platform"
 
 
 def test_a_tpu_vm_is_made_and_trains(machine):
     if not (ROOT / ".git").exists():
         pytest.skip("the script copies the last commit: needs a clone")
     Path(machine["FAKES"], "git").unlink()
-    options = ["v5litepod-8", "gs://bucket", "wmt14_de_en", "--gin.train.seed=1"]
-    status, log = run(machine, TPU_VM, "mine", "zone", *options)
+    options = ["v5litepod-8", *RUN, "teacher,distill,student,evaluate", "--gin.train.seed=1", "--coordinator", "auto"]
+    status, log = run(machine, TPU_VM, "mine", "zone", *options, statuses=[0] * 4)
     assert status == 0
-    (trained,) = (line for line in log if line.startswith("padir "))
-    assert trained == (
+    together = " --coordinator auto"
+    assert [line for line in log if line.startswith("padir ")] == [
+        "padir train --gin_file=configs/run/wmt14_de_en_ar.gin --data gs://bucket/data/wmt14_de_en"
+        f" --model_dir gs://bucket/runs/wmt14_de_en_ar --gin.train.seed=1{together}",
+        "padir distill --model gs://bucket/runs/wmt14_de_en_ar --data gs://bucket/data/wmt14_de_en"
+        f" --output gs://bucket/data/wmt14_de_en_distilled --beam 5 --batch_size 256{together}",
         "padir train --gin_file=configs/run/wmt14_de_en.gin --data gs://bucket/data/wmt14_de_en_distilled"
-        " --model_dir gs://bucket/runs/wmt14_de_en --gin.train.seed=1"
-    )
+        f" --model_dir gs://bucket/runs/wmt14_de_en --gin.train.seed=1{together}",
+        "padir evaluate --model padir=gs://bucket/runs/wmt14_de_en teacher=gs://bucket/runs/wmt14_de_en_ar"
+        " --data gs://bucket/data/wmt14_de_en --mode refine causal --num_steps 4 10 --num_lengths 5 --beam 5"
+        f" --output results/wmt14_de_en{together}",
+    ]
     assert [line for line in log if line.startswith("uv ")] == [
         "uv venv --allow-existing --python 3.11 .venv",
         "uv pip install --python .venv/bin/python --constraint constraints-3.11.txt .[gcs] jax[tpu]",
@@ -122,19 +141,38 @@ def test_a_tpu_vm_is_made_and_trains(machine):
 )
 def test_a_vm_has_the_image_of_its_kind_and_is_made_once(machine, kind, image):
     def commands():
-        status, log = run(machine, TPU_VM, "mine", "zone", kind, "gs://bucket", "wmt14_de_en")
+        status, log = run(machine, TPU_VM, "mine", "zone", kind, *STUDENT)
         assert status == 0
         return [line.removeprefix("gcloud compute tpus tpu-vm ") for line in log if line.startswith("gcloud ")]
 
-    assert f"create mine --accelerator-type {kind} --version {image} --spot --zone zone" in commands()
+    assert f"create mine --accelerator-type {kind} --version {image} {SCOPES} --spot --zone zone" in commands()
     assert [command.split()[0] for command in commands()] == ["describe", "scp", "ssh"]
     Path(machine["STATE"]).write_text("PREEMPTED\n")
     assert [command.split()[0] for command in commands()] == ["describe", "delete", "create", "scp", "ssh"]
 
 
+def test_a_vm_on_demand_or_from_the_queue(machine):
+    def commands(**changes):
+        _, log = run({**machine, **changes}, TPU_VM, "mine", "zone", "v5litepod-8", *STUDENT)
+        return [line.removeprefix("gcloud compute tpus ") for line in log if line.startswith("gcloud ")]
+
+    image = "v2-alpha-tpuv5-lite"
+    made = f"tpu-vm create mine --accelerator-type v5litepod-8 --version {image} {SCOPES} --zone zone"
+    assert made in commands(CAPACITY="on-demand")
+    Path(machine["STATE"]).unlink()
+    queued = commands(CAPACITY="queued")
+    made = f"--node-id mine --accelerator-type v5litepod-8 --runtime-version {image} {SCOPES} --zone zone"
+    assert f"queued-resources create mine {made}" in queued and "tpu-vm ssh" in queued[-1]
+    Path(machine["STATE"]).unlink()  # the script was stopped while it waited: it waits again in its place
+    assert not any("create" in command for command in commands(CAPACITY="queued"))
+    for name in (machine["STATE"], machine["STATE"] + ".queue"):
+        Path(name).unlink()
+    assert not any(" ssh " in command for command in commands(CAPACITY="queued", QUEUE="FAILED"))
+
+
 def test_a_training_that_runs_is_not_started_again(machine):
     Path(machine["FAKES"], "systemctl").write_text("#!/bin/bash\nexit 0\n")
-    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", "wmt14_de_en")
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
     assert status == 0 and not any(line.startswith(("padir ", "systemd-run ")) for line in log)
 
 
@@ -144,15 +182,19 @@ def test_the_true_systemd_run_finds_the_script(machine, capsys):
     if true is None or Path("/run/systemd/system").exists():
         pytest.skip("needs systemd-run on a machine without systemd, where it starts nothing")
     Path(machine["FAKES"], "systemd-run").write_text(f'#!/bin/bash\nLC_ALL=C exec {true} "$@"\n')
-    status, _ = run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", "wmt14_de_en")
+    status, _ = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
     errors = capsys.readouterr().out
     assert status == 1 and "Failed to connect to bus" in errors and "Failed to find executable" not in errors
 
 
 def test_what_is_wrong_is_refused_before_gcloud(machine):
     for run_name in ("no_such_run", "general_de_en_cpu"):  # the second one names no folder by a macro
-        assert run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", run_name) == (2, [])
-    assert run(machine, TPU_VM, "mine", "zone", "h100-8", "gs://bucket", "wmt14_de_en") == (2, [])
+        assert run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", run_name, "student") == (2, [])
+    for kind in ("h100-8", "v2-8"):
+        assert run(machine, TPU_VM, "mine", "zone", kind, *STUDENT) == (2, [])
+    assert run(machine, TPU_VM, "mine", "zone", "v3-8", *RUN, "teacher,score") == (2, [])
+    assert run(machine, TPU_VM, "mine", "zone", "v3-8", "s3://bucket", "wmt14_de_en", "student") == (2, [])
+    assert run({**machine, "CAPACITY": "free"}, TPU_VM, "mine", "zone", "v3-8", *STUDENT) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone") == (2, [])
 
 
@@ -164,7 +206,8 @@ def host(machine, tmp_path):
 
 def clone(folder):
     """A folder with what `train_host.sh` needs of a checkout, beside which it makes its environment."""
-    for name in ("scripts/train_host.sh", "constraints-3.11.txt", "pyproject.toml"):
+    runs = [f"configs/run/wmt14_de_en{kind}.gin" for kind in ("", "_ar")]
+    for name in ("scripts/train_host.sh", "constraints-3.11.txt", "pyproject.toml", *runs):
         path = folder / "clone" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, path)  # the mode, too: a host runs the script by its name
@@ -176,9 +219,39 @@ def clone(folder):
     [([0], 1), ([2], 1), ([130], 1), ([143], 1), ([1, 137, 0], 3), ([1, 2], 2), ([139, 130], 2), ([1] * 5, 5)],
 )
 def test_training_is_repeated_after_errors_only(machine, host, statuses, tries):
-    status, log = run(machine, host, "cuda13", "--gin_file=x.gin", statuses=[*statuses, 0, 0])
+    status, log = run(machine, host, "cuda13", *STUDENT, statuses=[*statuses, 0, 0])
     assert status == statuses[-1]
-    assert log.count("padir train --gin_file=x.gin") == tries
+    assert sum(line.startswith("padir train --gin_file=configs/run/wmt14_de_en.gin ") for line in log) == tries
+
+
+def test_a_stage_that_fails_is_repeated_before_the_next(machine, host):
+    status, log = run(machine, host, "tpu", *RUN, "distill,student", statuses=[1, 0, 137, 0])
+    commands = [line.split()[1] for line in log if line.startswith("padir ")]
+    assert status == 0 and commands == ["distill", "distill", "train", "train"]
+    status, log = run(machine, host, "tpu", *RUN, "distill,student", statuses=[130])
+    assert status == 130 and sum(line.startswith("padir ") for line in log) == 1
+
+
+@pytest.mark.parametrize(("place", "kept"), [("gs://bucket", "gs://bucket/jax_cache none"), (".", " ")])
+def test_compiled_programs_are_kept_in_the_bucket(machine, host, place, kept):
+    names = '"$JAX_COMPILATION_CACHE_DIR $JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"'
+    Path(machine["FAKES"], "padir").write_text(f'#!/bin/bash\necho {names} >> "$LOG"\n')
+    status, log = run(machine, host, "cuda13", place, "wmt14_de_en", "student")
+    assert status == 0 and log[-1] == kept
+
+
+def test_results_go_to_the_bucket(machine, host, tmp_path):
+    """With the true Python and the store on disk."""
+    Path(machine["FAKES"], "padir").write_text(
+        "#!/bin/bash\nmkdir -p results/wmt14_de_en.rows && echo 1 | tee results/{wmt14_de_en,x}.json results/wmt14_de_en.rows/a"
+    )
+    fake = "import sys; from support.bucket import install; install(); exec(sys.stdin.read())"
+    true = f"""[[ $1 == -c ]] || PYTHONPATH="{ROOT / "tests"}" exec "{sys.executable}" -c '{fake}' "${{@:2}}" """
+    Path(machine["FAKES"], "python").write_text(f"#!/bin/bash\n{true}")
+    for _ in range(2):  # an evaluation that is repeated replaces them
+        status, _ = run({**machine, "BUCKETS": str(tmp_path / "b")}, host, "cuda13", *RUN, "evaluate")
+    sent = {str(path.relative_to(tmp_path / "b")) for path in (tmp_path / "b").rglob("*") if path.is_file()}
+    assert status == 0 and sent == {f"bucket/results/wmt14_de_en.{end}" for end in ("json", "rows/a")}
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -190,7 +263,7 @@ echo started
 while true; do sleep 0.1; done
 """
     )
-    command = ["env", "--default-signal", host, "tpu"]  # tests in the background ignore SIGINT
+    command = ["env", "--default-signal", host, "tpu", *STUDENT]  # tests in the background ignore SIGINT
     process = subprocess.Popen(command, env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None and process.stdout.readline() == "started\n"
     os.killpg(process.pid, sent)  # as a terminal, systemd and tmux do
@@ -199,22 +272,24 @@ while true; do sleep 0.1; done
 
 def test_without_its_device_a_host_does_not_train(machine, host):
     Path(machine["FAKES"], "python").write_text("#!/bin/bash\nexit 1\n")
-    status, log = run(machine, host, "cuda13", "--gin_file=x.gin")
+    status, log = run(machine, host, "cuda13", *STUDENT)
     assert status == 1 and not any(line.startswith("padir ") for line in log)
 
 
 def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
     """The page's own command with --print_config and the true padir."""
-    folder = tmp_path / "data"
-    prepare(Numbers(), tokenizer, folder, progress=False)
+    place = tmp_path / "place"
+    prepare(Numbers(), tokenizer, place / "data" / "wmt14_de_en", progress=False)
     (command,) = (line for line in PAGE.read_text().splitlines() if "train_host.sh cuda13" in line)
-    script, *arguments = command.split(" \\;")[0].split("-s padir ")[1].split()
+    script, device, here, name, stages = command.split(" \\;")[0].split("-s padir ")[1].split()
+    assert (here, stages) == (".", "teacher,distill,student,evaluate")
     checkout = clone(tmp_path)
+    shutil.rmtree(checkout / "configs")
     (checkout / "configs").symlink_to(ROOT / "configs")
     true = f'#!/bin/bash\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m padir "$@"\n'
     Path(machine["FAKES"], "padir").write_text(true)
-    options = [*arguments, "--data", str(folder), "--model_dir", str(tmp_path / "model"), "--print_config"]
+    command = [checkout / script, device, str(place), name, "teacher,student", "--print_config"]
     machine = {**machine, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([checkout / script, *options], env=machine, capture_output=True, text=True)
+    done = subprocess.run(command, env=machine, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Batching.rows = 256" in done.stdout and not (tmp_path / "model").exists()
+    assert done.stdout.count("Batching.rows = 256") == 2 and not (place / "runs").exists()
