@@ -5,8 +5,8 @@
 #   scripts/tpu_vm.sh padir us-west4-a v5litepod-8 gs://mine wmt14_de_en teacher,distill,student,evaluate
 # train_host.sh explains RUN, STAGES and OPTION. CAPACITY says how the VM is made: `spot` (cheap; may be preempted at any
 # time), `on-demand`, or `queued` (on demand; the script waits in the queue). After a preemption the same command makes a new
-# VM, and the run goes on from the bucket. The last commit is copied, not later changes. PAUSE is the time between two looks
-# at the queue in seconds.
+# VM, and the run goes on from the bucket. The last commit is copied, not later changes. PAUSE is the time between two tries,
+# and two looks at the queue, in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if (($# < 6)); then
@@ -76,7 +76,11 @@ fi
 folder="$(mktemp -d)"
 trap 'rm -r "$folder"' EXIT
 git archive --format=tar.gz --prefix=padir/ --output="$folder/padir.tar.gz" HEAD
-tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all
+tries=1 # a new VM answers only after a while
+until tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all; do
+    ((tries++ < 5)) || { echo "$name does not answer: call again" >&2; exit 1; }
+    sleep "${PAUSE:-30}"
+done
 printf -v options ' %q' "$bucket" "$run" "$stages" "$@"
 # A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM, and two minutes to save its checkpoint if
 # the VM has them.

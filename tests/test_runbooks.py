@@ -30,7 +30,8 @@ case "$4" in
     describe) cat "$STATE" 2>/dev/null ;;
     delete) [[ "$*" == *--quiet* ]] && rm "$STATE" ;;
     create) [[ ! -e "$STATE" ]] && echo READY > "$STATE" ;;
-    scp) grep -q READY "$STATE" && cp "$5" "$VM/${6#*:}" ;;
+    scp) [[ ! -e "$STATE.deaf" ]] || { rm "$STATE.deaf"; echo "Connection refused" >&2; exit 255; }
+        grep -q READY "$STATE" && cp "$5" "$VM/${6#*:}" ;;
     ssh) grep -q READY "$STATE" && cd "$VM" && HOME="$VM" bash -c "${7#--command=}" ;;
 esac
 """
@@ -149,6 +150,12 @@ def test_a_vm_has_the_image_of_its_kind_and_is_made_once(machine, kind, image):
     assert [command.split()[0] for command in commands()] == ["describe", "scp", "ssh"]
     Path(machine["STATE"]).write_text("PREEMPTED\n")
     assert [command.split()[0] for command in commands()] == ["describe", "delete", "create", "scp", "ssh"]
+
+
+def test_a_new_vm_may_answer_later(machine):
+    Path(machine["STATE"] + ".deaf").touch()
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
+    assert status == 0 and sum(" scp " in line for line in log) == 2
 
 
 def test_a_vm_on_demand_or_from_the_queue(machine):
