@@ -249,9 +249,8 @@ def test_compiled_programs_are_kept_in_the_bucket(machine, host, place, kept):
 
 def test_results_go_to_the_bucket(machine, host, tmp_path):
     """With the true Python and the store on disk."""
-    Path(machine["FAKES"], "padir").write_text(
-        "#!/bin/bash\nmkdir -p results/wmt14_de_en.rows && echo 1 | tee results/{wmt14_de_en,x}.json results/wmt14_de_en.rows/a"
-    )
+    write = "mkdir -p results/wmt14_de_en.rows && cd results && echo 1 | tee x.json wmt14_de_en.json wmt14_de_en.rows/a"
+    Path(machine["FAKES"], "padir").write_text(f"#!/bin/bash\n{write}\n")
     fake = "import sys; from support.bucket import install; install(); exec(sys.stdin.read())"
     true = f"""[[ $1 == -c ]] || PYTHONPATH="{ROOT / "tests"}" exec "{sys.executable}" -c '{fake}' "${{@:2}}" """
     Path(machine["FAKES"], "python").write_text(f"#!/bin/bash\n{true}")
