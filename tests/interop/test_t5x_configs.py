@@ -32,6 +32,12 @@ def test_packages_that_a_config_imports_exist(path):
             importlib.import_module(f"{package}.{name}")
 
 
+def test_the_page_names_configs_by_their_package():
+    """An installed padir has no other path."""
+    named = re.findall(r"--gin_file=(\S+t5x/\S+\.gin)", DOCS.read_text())
+    assert len(named) >= 12 and all(name.startswith("padir/configs/t5x/") for name in named)
+
+
 @pytest.mark.parametrize("path", [*CONFIGS, DOCS], ids=lambda path: path.name)
 def test_classes_that_gin_binds_exist_with_their_parameters(path):
     for package, name, parameter in SELECTOR.findall(path.read_text()):
