@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from padir.distributed.sharding import keep_rows
 from padir.models.config import ModelConfig
-from padir.models.products import dot, int8_dot
+from padir.models.products import dot, float32_product, int8_dot
 
 NUM_BUCKETS = 32  # number of buckets of relative positions
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
@@ -250,7 +250,7 @@ class Attention(nn.Module):
 
 def attention_logits(query_BLHK: Float[Array, "B L H K"], key_BSHK: Float[Array, "B S H K"]) -> Float[Array, "B H L S"]:
     """The float32 products of queries and keys."""
-    return jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
+    return float32_product("BLHK,BSHK->BHLS", query_BLHK, key_BSHK)
 
 
 class MLP(nn.Module):
