@@ -298,4 +298,4 @@ def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
     machine = {**machine, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=machine, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Batching.rows = 256") == 2 and not (place / "runs").exists()
+    assert done.stdout.count("Batching.rows = 512") == 2 and not (place / "runs").exists()

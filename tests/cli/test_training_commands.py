@@ -121,7 +121,7 @@ DIRECTIONS = [f"{task}{kind}" for task in TFDS_SETS for kind in ("", "_ar")]
 def test_the_papers_configurations_are_printed_without_data(capsys, name):
     status, out, errors = run(capsys, f"train {name} --print_config --validate batch_size=16")
     assert status == 0, errors
-    assert "Batching.rows = 256" in out
+    assert "Batching.rows = 512" in out
     folder = f"data/{name.removesuffix('_ar')}{'' if name.endswith('_ar') else '_distilled'}"
     decided = "languages, size of the vocabulary, placeholders; the folder is not here"
     assert out.splitlines()[-1] == f"# from the data's manifest ({folder}): {decided}"
