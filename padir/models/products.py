@@ -60,9 +60,10 @@ def _table_dot(x: Shaped[Array, "*B D"], table: Shaped[Array, "F D"], result: DT
 
     def whole(x, table):
         # The table is not transposed here, because XLA would repeat the transposition in every step of a loop.
+        letters = "...D,FD->...F"
         if result == jnp.float32:
-            return float32_product("...D,FD->...F", x, table)
-        return jax.lax.dot_general(x, table, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=result)
+            return float32_product(letters, x, table)
+        return jnp.einsum(letters, x, table, preferred_element_type=result)
 
     def by_block(x, table):
         table_NFD = table.reshape(blocks, -1, table.shape[1])
@@ -153,8 +154,7 @@ def _float32_forward(letters, left, right):
 
 def _float32_backward(letters, operands, cotangent):
     left, right = operands
-    of_operands, of_result = letters.split("->")
-    of_left, of_right = of_operands.split(",")
+    of_left, of_right, of_result = letters.replace("->", ",").split(",")
     cotangent = cotangent.astype(left.dtype)
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     by_left = product(f"{of_result},{of_right}->{of_left}", cotangent, right)
