@@ -158,7 +158,7 @@ def _hypotheses(row: RowDict) -> str:
 SYSTEM: dict[str, Callable[[RowDict], str]] = {
     "model": lambda row: row["model"],
     "strategy": lambda row: _with_settings(row.get("search" if row.get("causal") else "strategy")),
-    "rerank": lambda row: "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"}),
+    "rerank": lambda row: _with_settings(row.get("rerank") or {"name": "own"}),
     "lengths": _lengths,
     "shortlist": _shortlist,
     "fusion": lambda row: _with_settings(row.get("fusion")),

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import io
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from padir.decoding import Decoding, MinimumBayesRisk, Shortlist
 from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_csv, to_markdown
 from padir.evaluation.report import cells
 from padir.evaluation.rows import label, system_columns
+from padir.evaluation.systems import named
 from padir.metrics.scores import Score
+from padir.options import OPTIONS
 from padir.refinement import Mask, MaskPredict, Padir, Uniform
 
 TEST_SET = TestSet("toy", "de", "en", ["a", "b"], ["c", "d"])
@@ -55,6 +59,33 @@ def test_only_columns_that_differ_are_shown():
     assert lines == [["m", "1", "4", "30.00", "1.50"], ["m", "1", "10", "30.00", "1.50"]]
 
 
+SHORTLIST = Shortlist("ab", np.zeros((9, 4), np.int32), np.arange(3, 9), 5)
+SEVERAL: dict[str, tuple[dict[str, Any], ...]] = {  # what makes rows, for each option of which tables take several values
+    "mode": ({"causal": True, "mode": "causal"}, {"mode": "refine"}),
+    "num_steps": ({"steps": 1}, {"steps": 2}),
+    "strategy": ({}, {"strategy": MaskPredict()}),
+    "num_lengths": ({}, {"num_lengths": 2}),
+    "length_min_p": ({"num_lengths": 2}, {"num_lengths": 2, "length_min_p": 0.5}),
+    "prefix_beam": ({}, {"prefix_beam": 2}),
+    "rerank": ({"causal": True, "beam": 3}, {"causal": True, "beam": 3, "rerank": MinimumBayesRisk()}),
+    "blank_penalty": ({}, {"blank_penalty": 1.0}),
+    "beam": ({"causal": True, "beam": 1}, {"causal": True, "beam": 2}),
+    "shortlist": ({}, {"shortlist": SHORTLIST}),
+    "fusion": ({}, {"fusion": "bigrams"}),
+    "precision": ({}, {"precision": "int8"}),
+}
+
+
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS.values() if option.several])
+def test_rows_with_different_options_have_different_labels(name):
+    """An option with `several` has a column (`SYSTEM`), or is in the model's name (`named`)."""
+    translator: Any = SimpleNamespace(card=SimpleNamespace(config=SimpleNamespace(dual=True)))
+    ways = [{name: value for name, value in way.items() if name not in ("causal", "steps")} for way in SEVERAL[name]]
+    models = [named("m", translator, Decoding(**way)) for way in ways]
+    rows = [row(model, **way) for model, way in zip(models, SEVERAL[name], strict=True)]
+    assert len({label(each, rows) for each in rows}) == 2
+
+
 def test_every_table_says_whether_repeats_were_dropped():
     padir, mask_predict = row(), row(strategy=MaskPredict())
     assert "- drop_repeats: yes" in to_markdown([padir]) and "- drop_repeats: no" in to_markdown([mask_predict])
@@ -79,9 +110,8 @@ def test_settings_that_are_not_the_default_are_named():
 
 
 def test_a_shortlist_is_shown():
-    shortlist = Shortlist("ab", np.zeros((9, 4), np.int32), np.arange(3, 9), 5)
-    rows = [row(), row(shortlist=shortlist)]
-    assert [r["shortlist"] for r in rows] == [None, {"candidates": 4, "frequent": 5, "sha256": shortlist.sha256}]
+    rows = [row(), row(shortlist=SHORTLIST)]
+    assert [r["shortlist"] for r in rows] == [None, {"candidates": 4, "frequent": 5, "sha256": SHORTLIST.sha256}]
     assert "shortlist" not in system_columns(rows[:1]) + system_columns(rows[1:])
     assert [line[1] for line in cells(rows)[1]] == ["-", "4 candidates, 5 frequent"]
     assert "- shortlist: 4 candidates, 5 frequent" in to_markdown(rows[1:]).splitlines()
