@@ -199,7 +199,7 @@ def check_fields(instance: Any, prefix: str = "") -> None:
 def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
     """Refuses a value of another type, or that a check refuses."""
     if not fits(value, hint) or isinstance(value, type):
-        members = ", ".join(member for each in (hint, *typing.get_args(hint)) for member in _members(each))
+        members = ", ".join(member for each in (hint, *typing.get_args(hint)) for member in members(each))
         having = f" with {members}" if members else ""
         remedy = f"give an instance{having} (in gin @Name())" if "padir." in str(hint) else ""
         remedy += " or its name" if remedy and fits("", hint) else ""
@@ -208,7 +208,7 @@ def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
         check(**{name: value})
 
 
-def _members(hint: Any) -> list[str]:
+def members(hint: Any) -> list[str]:
     """Names of the members of a protocol; none for other types."""
     return [name for name in vars(hint) if name[0] != "_"] if getattr(hint, "_is_protocol", False) else []
 

@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
@@ -27,7 +28,7 @@ import safetensors
 import safetensors.numpy
 
 from padir import checks
-from padir.checks import from_json
+from padir.checks import from_json, members
 from padir.errors import PadirError, first_line
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.params import param_shapes
@@ -200,17 +201,23 @@ def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, **dataclasses.asdict(instance)}
 
 
-def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
-    """Makes the instance that `name_and_fields` described.
+def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type) -> Any:
+    """Makes the instance that `name_and_fields` described, of a class in `known` or in a module that was imported.
 
-    A name that is not in `known` raises a PadirError; an unknown or wrong hyperparameter raises a TypeError.
+    Another name raises a PadirError, as do classes without the protocol's members, because strangers write cards. An
+    unknown or wrong hyperparameter raises a TypeError.
     """
     name = description["name"]
-    if name not in known:
-        what = f"the model was trained with {name!r}, which padir does not know"
-        remedy = f"choose one of {', '.join(known)}, or give the instance to Translator.load"
-        raise PadirError(what, remedy=remedy)
-    return from_json(known[name], {key: value for key, value in description.items() if key != "name"})
+    module, _, attribute = name.rpartition(".")
+    found = known.get(name) or getattr(sys.modules.get(module), attribute, None)
+    is_class = isinstance(found, type) and dataclasses.is_dataclass(found)
+    if not is_class or not {*members(protocol)} <= {*dir(found)}:
+        what = f"the model's card names {name!r}, which padir does not know"
+        remedy = (
+            f"known are {', '.join(known)}; import the module of another class in a gin file (--allow_imports MODULE)"
+        )
+        raise PadirError(what, remedy=f"{remedy}, or give the instance to Translator.load")
+    return from_json(found, {key: value for key, value in description.items() if key != "name"})
 
 
 @checks.settings
@@ -308,8 +315,10 @@ class ModelCard:
             return ModelCard(
                 config=config,
                 ids=from_json(Ids, data["ids"]),
-                corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
-                strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
+                corruption=None
+                if config.causal
+                else corruption or recreate(data["corruption"], CORRUPTIONS, Corruption),
+                strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES, Strategy),
                 weights=from_json(Weights, data["weights"]),
                 **described,
             )

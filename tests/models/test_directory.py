@@ -24,6 +24,18 @@ from padir.refinement import CORRUPTIONS, STRATEGIES, Mixed, Padir, Uniform
 from padir.storage.manifest import MANIFEST, write_manifest
 from padir.text import Ids
 
+
+class EverySecond(Uniform):
+    """A corruption of a user's own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Padir):
+    """A strategy of a user's own."""
+
+    patience: int = 1
+
+
 # Writes a model again and again, in processes of which the nth ends without notice at its nth look at the disk.
 KILLED = """if True:
     import itertools, os, sys
@@ -342,11 +354,21 @@ class TestModelCard:
         assert again == card
         assert (again.corruption.mask, again.strategy.remask) == (0.5, "logits")
 
+    def test_a_class_of_an_imported_module_comes_back(self):
+        card = self.card(corruption=EverySecond(0.25), strategy=Mine(patience=3))
+        again = self.there_and_back(card)
+        assert again == card and (type(again.corruption), again.strategy.patience) == (EverySecond, 3)
+
     @pytest.mark.parametrize(
         ("change", "words"),
         [
             ({"format": 1}, "model.json 2, got 1"),
-            ({"strategy": {"name": "guess"}}, "'guess', padir does not know: choose padir"),
+            (
+                {"strategy": {"name": "guess"}},
+                "card names 'guess', padir does not know: known are padir, gin --allow_imports",
+            ),
+            ({"strategy": {"name": f"{__name__}.EverySecond"}}, "EverySecond', padir does not know: known are padir"),
+            ({"corruption": {"name": "padir.models.directory.Weights"}}, "Weights', padir does not know"),
             ({"strategy": {"name": "padir", "speed": 3}}, "does not describe model padir speed"),
             ({"config": {"widht": 3}}, "does not describe model padir widht"),
         ],
