@@ -60,7 +60,8 @@ def test_only_columns_that_differ_are_shown():
 
 
 SHORTLIST = Shortlist("ab", np.zeros((9, 4), np.int32), np.arange(3, 9), 5)
-SEVERAL: dict[str, tuple[dict[str, Any], ...]] = {  # what makes rows, for each option of which tables take several values
+# What makes two rows, for each option of which tables take several values.
+SEVERAL: dict[str, tuple[dict[str, Any], ...]] = {
     "mode": ({"causal": True, "mode": "causal"}, {"mode": "refine"}),
     "num_steps": ({"steps": 1}, {"steps": 2}),
     "strategy": ({}, {"strategy": MaskPredict()}),
