@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from padir.checks import fits
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -17,6 +18,7 @@ from padir.decoding.scoring import read_again
 from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
+from padir.text.ids import UNK, Ids
 
 
 def read(
@@ -38,7 +40,7 @@ def read(
     Raises:
       PadirError: a writer or a rule of somebody else's does not keep its contract.
     """
-    _check(written, len(sources), loaded.card.ids.vocab_size)
+    _check(written, len(sources), loaded.card.ids)
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
@@ -66,35 +68,38 @@ def read(
     ]
 
 
-def _check(written: Written, sentences: int, vocab_size: int) -> None:
+def _check(written: Written, sentences: int, ids: Ids) -> None:
     """Refuses what is no `Written` of so many sentences, and hypotheses that cannot be read or compared."""
-    if not isinstance(written, Written):
-        raise PadirError("Writer.write gives no padir.decoding.writer.Written", got=type(written))
-    counts = [*map(len, written.hypotheses)]
+    lists = written.hypotheses if isinstance(written, Written) else written
+    if lists is written or not fits(lists, Sequence[Sequence[Hypothesis]]):
+        raise PadirError("Writer.write gives no padir.decoding.Written of lists of hypotheses", got=lists)
+    counts = [*map(len, lists)]
     if len(counts) != sentences or 0 in counts:
         expected = f"at least one hypothesis for each of {sentences} sentences"
         raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
-    for own in written.hypotheses:
-        for each in own if len(own) > 1 else ():  # a search without scores has one hypothesis
-            if not math.isfinite(each.score):
+    end = ids.end_regular + ids.num_placeholders
+    for each in itertools.chain(*lists):
+        tokens = np.asarray(each.tokens)
+        if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
+            expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
+            raise PadirError("the tokens of a writer's hypothesis", expected, each.tokens)
+    for own in lists:
+        for each in own:
+            # A search without scores has one hypothesis.
+            if not fits(each.score, float) or (len(own) > 1 and not math.isfinite(each.score)):
                 raise PadirError("the score of a writer's hypothesis", "a finite number", each.score)
-    for each in itertools.chain(*written.hypotheses):
-        if len(each.tokens) and not 0 <= min(each.tokens) <= max(each.tokens) < vocab_size:
-            raise PadirError("the tokens of a writer's hypothesis", f"ids below {vocab_size}", each.tokens)
 
 
 def _ranked(
     ranker: Ranker, sources: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]], target_language: str
 ) -> list[list[float]]:
-    """The rule's scores."""
+    """The rule's scores; an error of the rule's own code is left as it is."""
     remedy = "(sources, hypotheses, *, target_language) gives a list for each source, a score for each hypothesis"
+    scores = ranker(sources, hypotheses, target_language=target_language)
     try:
-        scores = ranker(sources, hypotheses, target_language=target_language)
         ranked = [[float(score) for score in own] for own in scores]
     except (TypeError, ValueError) as error:
-        if isinstance(error, PadirError):
-            raise
-        raise PadirError(f"the rule {ranker} fails ({first_line(error)})", remedy=remedy) from error
+        raise PadirError(f"the rule {ranker} gives no scores ({first_line(error)})", remedy=remedy) from error
     if [*map(len, ranked)] != [*map(len, hypotheses)] or any(map(math.isnan, itertools.chain(*ranked))):
         expected = "a score of each hypothesis of each sentence, no NaN"
         raise PadirError(f"what the rule {ranker} gives", expected, ranked[:1], remedy)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from padir.checks import fits
 from padir.decoding.alignment import links
 from padir.decoding.bigrams import Bigrams
 from padir.decoding.fallback import Fallback
@@ -167,6 +168,8 @@ class SentenceTranslator:
           at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`. Its
             threads also call rules of one's own. None calls writers and rules of one's own in the caller's thread.
         """
+        if not callable(make):
+            raise PadirError("with_writer", "given a function that makes a writer", make)
         made = copy.copy(self)
         made._make_writer = make
         made._map = at_once
@@ -242,9 +245,9 @@ class SentenceTranslator:
         """The writer for resolved options; `trace` keeps every step of the drafts (`make_writer`)."""
         check_process()
         writer = self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
-        if not isinstance(writer, Writer):
-            what = "the function of with_writer must give a Writer, with most_hypotheses and write"
-            raise PadirError(what, got=type(writer))
+        if isinstance(writer, type) or not isinstance(writer, Writer) or not fits(writer.most_hypotheses, int):
+            what = "the function of with_writer must give a Writer, with a number most_hypotheses, and write"
+            raise PadirError(what, got=writer)
         return writer
 
     def refiner(self, decoding: Decoding, *, trace: bool = False) -> Refiner:

@@ -288,19 +288,27 @@ class Given:
 WRONG_WRITERS = [
     (Given(Written([[GOOD]])), "at least one hypothesis for each of 2 sentences, got [1]"),
     (Given(Written([[GOOD], []])), "at least one hypothesis for each of 2 sentences, got [1, 0]"),
-    (Given([[GOOD], [GOOD]]), "Writer.write gives no padir.decoding.writer.Written, got <class 'list'>"),
+    (Given([[GOOD], [GOOD]]), "Writer.write gives no padir.decoding.Written of lists of hypotheses, got [["),
+    (Given(Written([GOOD, GOOD])), "gives no padir.decoding.Written of lists of hypotheses, got [Hypothesis"),  # pyright: ignore
+    (Given(Written([GOOD] for _ in "ab")), "gives no padir.decoding.Written of lists ... got <generator"),  # pyright: ignore
     (Given(Written([[GOOD], [GOOD, GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
-    (Given(Written([[GOOD], [GOOD._replace(tokens=[5, 10**6])]])), "the tokens ... ids below ... got [5, 1000000]"),
-    (Given(Written([[GOOD], [GOOD._replace(tokens=[-1])]])), "the tokens ... ids below ... got [-1]"),
-    (None, "with_writer must give a Writer ... got <class 'NoneType'>"),
+    (Given(Written([[GOOD], [GOOD._replace(score=None)]])), "the score ... a finite number, got None"),
+    *(
+        (Given(Written([[GOOD], [GOOD._replace(tokens=tokens)]])), f"the tokens ... whole numbers ... got {tokens}")
+        for tokens in ([5, 10**6], [-1], [5, 1], [0], [5.0, 7.0], None)
+    ),
+    (None, "with_writer must give a Writer ... got None"),
+    (Given, "with_writer must give a Writer ... got <class"),
+    (Given(Written([[GOOD], [GOOD]]), most_hypotheses=lambda: 2), "with a number most_hypotheses"),  # pyright: ignore
 ]
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("writer", "words"), WRONG_WRITERS)
 def test_a_wrong_writer_is_named(tokenizer, writer, words):
-    translator = CASES["one draft"].translator(tokenizer).with_writer(lambda *_, **__: writer)
-    refuses(translator.translate, words, ["eins", "zwei"])
+    translator = CASES["one draft"].translator(tokenizer)
+    refuses(translator.with_writer(lambda *_, **__: writer).translate, words, ["eins", "zwei"])
+    refuses(translator.with_writer, "a function that makes a writer, got None", None)
 
 
 class Rule:
@@ -318,19 +326,18 @@ class Rule:
         return self.scores
 
 
-class Forgetful(Rule):
-    def __call__(self, sources, hypotheses):
-        return [[0.0] * len(row) for row in hypotheses]
+class Faulty(Rule):
+    def __call__(self, sources, hypotheses, *, target_language):
+        return [[each.causal[0] for each in row] for row in hypotheses]
 
 
 SHAPE = "(sources, hypotheses, *, target_language) gives a list for each source"
 WRONG_RULES = [
-    (Rule(None), f"the rule my rule fails ('NoneType' object is not iterable): {SHAPE}"),
-    (Rule([1.0, 2.0]), f"the rule my rule fails ('float' object is not iterable): {SHAPE}"),
-    (Rule("ab"), f"the rule my rule fails ... {SHAPE}"),
+    (Rule(None), f"the rule my rule gives no scores ('NoneType' object is not iterable): {SHAPE}"),
+    (Rule([1.0, 2.0]), f"the rule my rule gives no scores ('float' object is not iterable): {SHAPE}"),
+    (Rule("ab"), f"the rule my rule gives no scores ... {SHAPE}"),
     (Rule([[1.0, 2.0]]), f"what the rule my rule gives ... got [[1.0, 2.0]]: {SHAPE}"),
     (Rule([[1.0, 2.0], [1.0, float("nan")]]), "a score of each hypothesis of each sentence, no NaN"),
-    (Forgetful(None), f"the rule my rule fails ... target_language ... {SHAPE}"),
 ]
 
 
@@ -340,6 +347,8 @@ def test_a_wrong_rule_is_named(tokenizer, rule, words):
     writer = Given(Written([[GOOD, BAD], [GOOD, BAD]]))
     translator = CASES["one draft"].translator(tokenizer).with_writer(lambda *_, **__: writer)
     refuses(translator.translate, words, ["eins", "zwei"], rerank=rule)
+    with pytest.raises(TypeError):  # an error of the rule's own code, with its line
+        translator.translate(["eins", "zwei"], rerank=Faulty(None))
 
 
 def test_a_rule_without_needs_is_refused():
