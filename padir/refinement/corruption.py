@@ -242,11 +242,15 @@ def draft(
 def noise_canvas(
     key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
 ) -> Canvas:
-    """Makes the canvas of `draft` without checks; a row of length 0 is empty."""
+    """Makes the canvas of `draft` without checks of its arguments; a row of length 0 is empty."""
     present_BL = sequence_mask(length_B, max_length)
     editable_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
     blank_BL = jnp.where(editable_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
     segment_BL = present_BL.astype(jnp.int32)
     key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
-    tokens_BL, _ = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)
+    made = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)
+    if not isinstance(made, tuple) or [getattr(each, "shape", None) for each in made] != [blank_BL.shape] * 2:
+        expected = "a function that gives (noisy_BL, chosen_BL), arrays of the shape of tokens_BL"
+        raise PadirError(f"{corruption}.full()", expected, type(made))
+    tokens_BL = jnp.where(editable_BL, made[0], blank_BL)
     return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)

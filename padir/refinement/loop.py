@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, Tree, choose_rows, restore
-from padir.refinement.protocols import Decoder, Number, Proposal, Strategy
+from padir.refinement.protocols import Decoder, Number, Proposal, Stop, Strategy
 from padir.refinement.scores import Output, forbid
 from padir.refinement.segments import check_keys
 from padir.text.ids import at_most
@@ -186,6 +186,9 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     """The state before the first of `num_steps` passes."""
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):
         raise PadirError("strategy", "an instance with init, step and stop", strategy, "write it as Padir()")
+    if isinstance(strategy.stop, type) or not isinstance(strategy.stop, Stop):
+        what = f"{type(strategy).__name__}.stop"
+        raise PadirError(what, "an instance with init and step", strategy.stop, "write it as NothingOpen()")
     if not isinstance(canvas, Canvas):
         raise PadirError("canvas", "a Canvas", type(canvas), "make one with padir.refinement.draft")
     kinds = {"tokens_BL": jnp.integer, "score_BL": jnp.floating, "initial_BL": jnp.integer, "segment_BL": jnp.integer}
@@ -199,8 +202,13 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     if not isinstance(num_steps, Tracer):
         checks.counts(1, "use 1 for one-shot decoding", num_steps=int(num_steps))
     memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
+    stop_memory = strategy.stop.init(canvas)
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    return State(jnp.int32(0), key_B, canvas, memory, strategy.stop.init(canvas), passes_B, passes_B > 0)
+    for owner, leaves in ((strategy, memory), (strategy.stop, stop_memory)):
+        if any(jnp.shape(leaf)[:1] != passes_B.shape for leaf in jax.tree.leaves(leaves)):
+            what = f"the memory of {type(owner).__name__}.init"
+            raise PadirError(what, f"a pytree whose leaves begin with axis B, here {passes_B.size}", leaves)
+    return State(jnp.int32(0), key_B, canvas, memory, stop_memory, passes_B, passes_B > 0)
 
 
 def _check_choices(canvas, decoder, banned_ids, rows_at_once=None) -> None:
@@ -284,17 +292,28 @@ def propose(
     proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
     if not isinstance(proposal, Proposal):
         raise PadirError(f"{type(strategy).__name__}.step", "a function that gives a Proposal", type(proposal))
-    expected, got = (
-        (jax.tree.structure(memory), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(memory)])
-        for memory in (memories[0], proposal.memory)
-    )
-    if expected != got:
-        raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like init's memory, {expected}", got)
-    finished_BL, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1])
+    _check_memory(strategy, memories[0], proposal.memory)
+    stopped = strategy.stop.step(canvas, output, proposal, memories[1])
+    name = type(strategy.stop).__name__
+    if not isinstance(stopped, tuple) or len(stopped) != 2:
+        raise PadirError(f"{name}.step", "a function that gives (finished_BL, memory)", type(stopped))
+    finished_BL, stop_memory = stopped
+    _check_array(f"finished_BL of {name}.step", finished_BL, canvas.tokens_BL.shape, jnp.bool_)
+    _check_memory(strategy.stop, memories[1], stop_memory)
     is_last = jnp.equal(step, num_steps - 1)
     after = restore(proposal.next, finished_BL | is_last, proposal.last)
     after = dataclasses.replace(after, done_BL=after.done_BL | finished_BL)
     return after, (proposal.memory, stop_memory)
+
+
+def _check_memory(owner: Strategy | Stop, *memories: PyTree) -> None:
+    """Refuses a step's memory of another structure than the memory before."""
+    expected, got = (
+        (jax.tree.structure(memory), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(memory)])
+        for memory in memories
+    )
+    if expected != got:
+        raise PadirError(f"the memory of {type(owner).__name__}.step", f"like init's memory, {expected}", got)
 
 
 def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Number, banned: tuple[int, ...] | None):

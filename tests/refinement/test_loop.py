@@ -1,7 +1,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from support.closeness import assert_close
 from support.fakes import IDS, keys, moods, moody, oracle
 from support.refusals import refused
 
-from padir.refinement import Canvas, Fixpoint, Mask, Never, Output, Proposal, Stop, Uniform, draft, refine, steps
+from padir.refinement import Canvas, Fixpoint, Mask, Never, NothingOpen, Output, Proposal, Uniform, draft, refine, steps
 from padir.refinement.strategies import MaskPredict, Padir, SundaeSampling, Threshold
 
 LENGTHS = jnp.array([4, 9])
@@ -250,13 +250,53 @@ class Own:
     """A user's strategy, whose step gives what a function makes of the canvas."""
 
     make: Callable[[Canvas], object]
-    stop: ClassVar[Stop] = Fixpoint()
+    begun: object = dataclasses.field(default_factory=lambda: jnp.zeros(2))
+    stop: Any = Fixpoint()
 
     def init(self, key_B, canvas):
-        return jnp.zeros(2)
+        return self.begun
 
     def step(self, key_B, canvas, output, memory, *, step, num_steps):
         return self.make(canvas)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """A user's rule, whose step gives what a function makes of the canvas."""
+
+    make: Callable[[Canvas], object]
+    memory: object = ()
+
+    def init(self, canvas):
+        return self.memory
+
+    def step(self, before, output, proposal, memory):
+        return self.make(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """A user's corruption, which gives what a function makes of the tokens."""
+
+    make: Callable[[Any], object]
+    deterministic = True
+    noise_kinds = frozenset({"mask"})
+
+    def full(self):
+        return self
+
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids):
+        return self.make(tokens_BL)
+
+
+def test_a_draft_has_noise_at_editable_positions_alone():
+    everywhere = Noise(lambda tokens_BL: (jnp.full_like(tokens_BL, IDS.mask), tokens_BL == tokens_BL))
+    assert_array_equal(start(everywhere).tokens_BL, start(Mask()).tokens_BL)
+
+
+def stopping(stop):
+    """A strategy that changes nothing and stops as a user's rule says."""
+    return Own(lambda canvas: Proposal(canvas, canvas, jnp.zeros(2)), stop=stop)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -282,6 +322,13 @@ class TestWrongArguments:
             ({"strategy": Own(lambda canvas: canvas)}, "Own.step function gives Proposal"),
             ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, ()))}, "memory Own.step like init's"),
             ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, jnp.zeros(2, int)))}, "like float32 int32"),
+            ({"strategy": Own(lambda canvas: None, 0)}, "memory Own.init leaves begin axis B, here 2, got 0"),
+            ({"strategy": stopping(NothingOpen)}, "Own.stop instance init step NothingOpen()"),
+            ({"strategy": stopping(Ends(lambda canvas: (), 0))}, "memory Ends.init leaves begin axis B"),
+            ({"strategy": stopping(Ends(lambda canvas: None))}, "Ends.step (finished_BL, memory), got NoneType"),
+            ({"strategy": stopping(Ends(lambda canvas: canvas.done_BL))}, "Ends.step gives (finished_BL, memory)"),
+            ({"strategy": stopping(Ends(lambda canvas: (canvas.done_B, ())))}, "finished_BL Ends.step [2, 9]"),
+            ({"strategy": stopping(Ends(lambda canvas: (canvas.done_BL, 0)))}, "memory Ends.step like init's"),
             ({"strategy": Padir}, "strategy instance , got <class write Padir"),
             ({"strategy": "padir"}, "strategy instance"),
             ({"canvas": jnp.zeros((2, 9), int)}, "canvas Canvas"),
@@ -318,6 +365,9 @@ class TestWrongArguments:
             ([0, 4], Uniform(), "length_B [1, 9]"),
             ([4.5, 3.0], Uniform(), "length_B whole numbers"),
             ([4, 3], Uniform, "corruption instance"),
+            ([4, 3], Noise(lambda tokens_BL: tokens_BL), "Noise full() function gives (noisy_BL, chosen_BL)"),
+            ([4, 3], Noise(lambda tokens_BL: None), "Noise full() gives (noisy_BL, chosen_BL), arrays shape NoneType"),
+            ([4, 3], Noise(lambda tokens_BL: (tokens_BL[:1], True)), "Noise full() arrays shape tokens_BL"),
         ],
     )
     def test_drafts(self, lengths, corruption, words):
