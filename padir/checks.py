@@ -119,6 +119,13 @@ def one_of(choices: Collection[Any], remedy: str = "", /, **values: Any):
     return _limit(values, f"one of {', '.join(map(str, choices))}", remedy, choices=choices)
 
 
+def words_of(known: Set[str], **values: Any) -> None:
+    """Refuses what is no set of known words, such as `needs`."""
+    for name, value in values.items():
+        if not isinstance(value, Set) or not value <= known:
+            raise PadirError(name, f"a frozenset of {' or '.join(map(repr, sorted(known)))}", value)
+
+
 def path(**values: Any):
     """Refuses "", NUL and lone surrogates, but for those with which Python writes names that are not UTF-8."""
     return _limit(values, "text that can name a file or folder", "", form="[^\0\ud800-\udc7f\udd00-\udfff]+")

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from padir.checks import words_of
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import NEEDS, RULES, reads_normalization
@@ -235,8 +236,8 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
     """Checks that the rule can choose for this model, and that it reads the numbers that are given for it."""
     rerank = decoding.rerank
     ranker = decoding.ranker  # raises if there is no such model
-    if ranker is not None and (unknown_needs := ranker.needs - NEEDS):
-        raise PadirError(f"{ranker}.needs", " or ".join(sorted(NEEDS)), min(unknown_needs))
+    if ranker is not None:
+        words_of(NEEDS, **{f"{ranker}.needs": ranker.needs})
     if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
         what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")

@@ -314,10 +314,9 @@ def test_a_wrong_writer_is_named(tokenizer, writer, words):
 class Rule:
     """A user's rule, which gives always the same."""
 
-    needs = frozenset()
-
-    def __init__(self, scores):
+    def __init__(self, scores, needs=frozenset()):
         self.scores = scores
+        self.needs = needs
 
     def __repr__(self):
         return "my rule"
@@ -331,12 +330,14 @@ class Faulty(Rule):
         return [[each.causal[0] for each in row] for row in hypotheses]
 
 
+NEEDS = "my rule.needs must be a frozenset of 'causal' or 'text', got"
 SHAPE = "(sources, hypotheses, *, target_language) gives a list for each source"
 WRONG_RULES = [
     (Rule(None), f"the rule my rule gives no scores ('NoneType' object is not iterable): {SHAPE}"),
     (Rule([1.0, 2.0]), f"the rule my rule gives no scores ('float' object is not iterable): {SHAPE}"),
     (Rule("ab"), f"the rule my rule gives no scores ... {SHAPE}"),
     (Rule([[1.0, 2.0]]), f"what the rule my rule gives ... got [[1.0, 2.0]]: {SHAPE}"),
+    *((Rule([], needs), f"{NEEDS} {needs!r}") for needs in (["text"], "text", None, frozenset({"words"}))),
     (Rule([[1.0, 2.0], [1.0, float("nan")]]), "a score of each hypothesis of each sentence, no NaN"),
 ]
 

@@ -149,6 +149,26 @@ class TestCommandLine:
             parse_strategy(text)
 
 
+UNKNOWN = ("mask", ["mask"], None, frozenset({"masks"}))
+
+
+def needing(words):
+    class Needing(Padir):
+        needs = words
+
+    return Needing()
+
+
+def noise(kinds):
+    class Noise(Mask):
+        noise_kinds = kinds
+
+        def full(self):
+            return self
+
+    return Noise()
+
+
 class TestNeeds:
     """Which strategies run on which models."""
 
@@ -208,17 +228,13 @@ class TestNeeds:
             (Pieces(), Mask(), Mixed(), ORDINARY, "Pieces needs random pieces, canvas"),
             (Pieces(), Mixed(), Mixed(), ORDINARY, "Pieces needs random pieces, canvas"),
             (Pieces(), Uniform(), Uniform(), DISCO, "Pieces needs random pieces, canvas"),
+            *((needing(needs), Mask(), Mask(), ORDINARY, "Needing.needs frozenset 'mask'") for needs in UNKNOWN),
+            *((Padir(), noise(kinds), Mask(), ORDINARY, "noise_kinds frozenset 'mask' 'pieces'") for kinds in UNKNOWN),
         ],
     )
     def test_strategies_that_do_not(self, strategy, canvas, trained, config, words):
         with refused(words):
             check_strategy(strategy, canvas=canvas.full(), trained=trained, config=config)
-
-    def test_every_need_is_checked(self):
-        assert all(
-            getattr(cls, "needs", set()) <= {"mask", "pieces", "rejecter", "decontextualised"}
-            for cls in STRATEGIES.values()
-        )
 
 
 class TestOneFile:

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from padir.checks import fits, words
+from padir.checks import fits, words, words_of
 from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
@@ -127,6 +127,10 @@ class Abilities(Protocol):
     def rejecter_judges(self) -> str: ...
 
 
+_NEEDS = frozenset({"decontextualised", "rejecter", "mask", "pieces"})
+_NOISE = frozenset({"pieces", "mask", "mask_range"})
+
+
 def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Abilities) -> None:
     """Checks that a model can be decoded with a strategy from drafts of a corruption.
 
@@ -146,6 +150,9 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     needs = getattr(strategy, "needs", frozenset())
     others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
+    kinds, known = canvas.noise_kinds, trained.noise_kinds
+    words_of(_NEEDS, **{f"{name}.needs": needs})
+    words_of(_NOISE, **{f"{canvas}.noise_kinds": kinds, f"{trained}.noise_kinds": known})
     for need, what in (("decontextualised", "a decontextualised decoder"), ("rejecter", "a rejecter head")):
         if need in needs and not getattr(config, need):
             lacking = f"{name} needs {what} (ModelConfig.{need} = True), which this model does not have"
@@ -154,7 +161,6 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     if "rejecter" in needs and judges != config.rejecter_judges:
         lacking = f'{name} needs a rejecter head that judges "{judges}" (ModelConfig.rejecter_judges)'
         raise PadirError(lacking, got=config.rejecter_judges, remedy="choose rejecter or prediction_rejecter by it")
-    kinds, known = canvas.noise_kinds, trained.noise_kinds
     made = f"the canvas is made with {canvas}"
     pieces = kinds == {"pieces"} <= known and not config.decontextualised
     if "pieces" in needs and not pieces:
