@@ -206,10 +206,12 @@ def check_fields(instance: Any, prefix: str = "") -> None:
 def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
     """Refuses a value of another type, or that a check refuses."""
     if not fits(value, hint) or isinstance(value, type):
-        members = ", ".join(member for each in (hint, *typing.get_args(hint)) for member in members(each))
-        having = f" with {members}" if members else ""
+        having = ", ".join(member for each in (hint, *typing.get_args(hint)) for member in members(each))
+        having = f" with {having}" if having else ""
         remedy = f"give an instance{having} (in gin @Name())" if "padir." in str(hint) else ""
         remedy += " or its name" if remedy and fits("", hint) else ""
+        if isinstance(value, list | tuple) and any(each is None for each in value):
+            remedy = "each entry needs a value, so leave out those without one"
         raise PadirError(name, words(hint), value, remedy)
     for check in checks if value is not None else ():
         check(**{name: value})

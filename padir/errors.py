@@ -9,6 +9,8 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
+OWN_CLASS = "a class of your own comes from a gin file (CONTRIBUTING.md, Use a class of your own)"
+
 
 class PadirError(ValueError):
     """Error for bad input; its message says what was wrong, what was expected and got, and what to do.

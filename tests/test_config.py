@@ -419,7 +419,7 @@ class TestWrongNames:
                 b"Decoding.seed = four\n",
                 "some.gin cannot be read ... line 1 ... where VALUE is a number, a quoted text",
             ),
-            (b"Decoding.rerank = @mine.Rule()\n", "'@mine.Rule()': import its module in the file, and give --allow_im"),
+            (b"Decoding.rerank = @mine.Rule()\n", "'@mine.Rule()': import ... below `from __gin__ ... --allow_imports"),
             (b"import mine_of_nowhere\n", "'mine_of_nowhere': put the module's folder on PYTHONPATH"),
             (b"import my_strategies\nmy_strategies.Mine.patienze = 3\n", "line 3: ... did you mean 'patience'?"),
         ],

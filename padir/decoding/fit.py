@@ -75,12 +75,16 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
     """The options that a model's card holds: of both modes, each of which reads its own.
 
     Raises:
-      PadirError: there is no such option, it has a wrong value, or each translation sets it, as it does the mode.
+      PadirError: there is no such option, it has a wrong value, or each translation sets it, as it does the mode; or
+        it names something that is not in a model directory.
     """
     for name in ("mode", "batch_size", "seed"):
         if name in options:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
+    for name, known in {"rerank": (*RULES, *PRETRAINED), "shortlist": ()}.items():  # strangers write cards
+        if options.get(name) not in (None, *known):
+            raise PadirError(f"a card cannot name a file, a class or another model as {name}")
     return dataclasses.replace(Decoding(), **options)
 
 
@@ -93,9 +97,6 @@ def default_decoding(card: ModelCard) -> Decoding:
     """A model's own options: the ones of its card, else the ones of its configuration (`of_config`)."""
     own = of_config(card.config) | card.decoding
     try:
-        for name, known in {"rerank": (*RULES, *PRETRAINED), "shortlist": ()}.items():  # strangers write cards
-            if own.get(name) not in (None, *known):
-                raise PadirError(f"a card cannot name a file or another model as {name}")
         decoding = of_card(own)
         if {*decoding.placeholders} - {*KINDS}:
             raise PadirError("a card cannot set patterns of placeholders")

@@ -72,4 +72,5 @@ class Hypothesis(NamedTuple):
 
 def not_finite() -> PadirError:
     what = "the model's logits are not finite, so that its output means nothing"
-    return PadirError(what, remedy="check its weights, or compute in float32")
+    remedy = "check its weights, or compute in float32; a strategy of your own must write each position, with its score"
+    return PadirError(what, remedy=remedy)

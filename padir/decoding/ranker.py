@@ -16,7 +16,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 from padir import checks
 from padir.decoding.hypothesis import Hypothesis
-from padir.errors import PadirError, nearest
+from padir.errors import OWN_CLASS, PadirError, nearest
 from padir.pretrained import PRETRAINED, model_folder
 from padir.text.languages import lacks_spaces
 
@@ -165,5 +165,5 @@ def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
         return MinimumBayesRisk("bleu" if name == "mbr_bleu" else "chrf")
     if os.sep not in name and not model_folder(name).exists():
         what = f"rerank {name!r} is neither a rule nor a model directory"
-        raise PadirError(what, remedy=nearest(name, [*RULES, *PRETRAINED]))
+        raise PadirError(what, remedy=f"{nearest(name, [*RULES, *PRETRAINED])}; {OWN_CLASS}")
     return Rescore(None, length_normalization, name)

@@ -44,6 +44,7 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
 
     command = f"average --model_dir {tmp_path}/model --last 2 --output {tmp_path}/mean --decoding"
     assert "no decoding option 'top_j'" in refused(capsys, f"{command} top_j=3")
+    assert "model.json" not in refused(capsys, f"{command} rerank=my_rules:Longest")
     assert "--decoding must be a list of NAME=VALUE, got 'num_lengths'" in refused(capsys, f"{command} num_lengths")
     found, _ = results(capsys, path, f"{command} num_lengths=3 num_steps=2")
     assert found == {"kind": "last", "steps": [1, 2], "decay": None}

@@ -81,6 +81,8 @@ OPTIONS = {
         ({"template": "one __0__"}, "template ... 1 to 65,536 tokens ... '__0__'"),
         ({"template": f"one __{'9' * 5_000}__"}, "template ... 1 to 65,536 tokens ... '__999"),
         *(({"template": each}, "template ... a string or a list or None") for each in (5, [5, 5, 5])),
+        ({"template": ["one ___", None, None]}, "template ... got ['one ___', None, None]: each entry needs a value"),
+        ({"rerank": "my_rules:Longest"}, "neither a rule nor a model ... a class of your own comes from a gin file"),
         ({"template": "one ___ " + "two " * 40}, "template ... at most 8 tokens"),
         ({"template": ["one ___"]}, "3 texts need 3 templates or one, got 1"),
         ({"terms": {"Eins": "one", "eins": "two"}}, "differ by more than their case"),
@@ -196,7 +198,9 @@ def test_weights_whose_logits_are_not_finite_are_refused(models, name):
     made = getattr(models, name)
     scale = made.params["decoder"]["decoder_norm"]["scale"]
     params = {**made.params, "decoder": {**made.params["decoder"], "decoder_norm": {"scale": scale * 3e38}}}
-    refuses(lambda: Translator(params, made.card, made.tokenizer).translate(TEXTS), "logits are not finite")
+    refuses(
+        lambda: Translator(params, made.card, made.tokenizer).translate(TEXTS), "not finite ... a strategy of your own"
+    )
 
 
 def test_folders_of_other_models_are_refused(models, tmp_path):

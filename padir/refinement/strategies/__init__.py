@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from padir.checks import fits, words, words_of
-from padir.errors import PadirError, nearest
+from padir.errors import OWN_CLASS, PadirError, nearest
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, PredictionRejecter, Rejecter, RewriteAll
@@ -110,9 +110,8 @@ def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]
             for keyword in call.keywords
         }
     except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError):  # the last two for deep nesting
-        raise PadirError(
-            f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}, got {text!r}"
-        ) from None
+        what = f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}"
+        raise PadirError(what, got=text, remedy="" if "=" in text else OWN_CLASS) from None
 
 
 @runtime_checkable
