@@ -119,11 +119,23 @@ def one_of(choices: Collection[Any], remedy: str = "", /, **values: Any):
     return _limit(values, f"one of {', '.join(map(str, choices))}", remedy, choices=choices)
 
 
-def words_of(known: Set[str], **values: Any) -> None:
+def words_of(known: Set[str], name: str, value: Any) -> None:
     """Refuses what is no set of known words, such as `needs`."""
-    for name, value in values.items():
-        if not isinstance(value, Set) or not value <= known:
-            raise PadirError(name, f"a frozenset of {' or '.join(map(repr, sorted(known)))}", value)
+    if not isinstance(value, Set) or not value <= known:
+        raise PadirError(name, f"a frozenset of {' or '.join(map(repr, sorted(known)))}", value)
+
+
+def instance(name: str, value: Any, protocol: type, remedy: str = "") -> None:
+    """Refuses what lacks a member of a protocol, and a class in place of its instance."""
+    if isinstance(value, type) or not isinstance(value, protocol):
+        raise PadirError(name, f"an instance with {', '.join(members(protocol))}", value, remedy)
+
+
+def pair(name: str, results: str, value: Any) -> Any:
+    """The two results of a function of the user's own."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise PadirError(name, f"a function that gives ({results})", type(value))
+    return value
 
 
 def path(**values: Any):
@@ -210,7 +222,7 @@ def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:
         having = f" with {having}" if having else ""
         remedy = f"give an instance{having} (in gin @Name())" if "padir." in str(hint) else ""
         remedy += " or its name" if remedy and fits("", hint) else ""
-        if isinstance(value, list | tuple) and any(each is None for each in value):
+        if isinstance(value, list) and any(each is None for each in value):
             remedy = "each entry needs a value, so leave out those without one"
         raise PadirError(name, words(hint), value, remedy)
     for check in checks if value is not None else ():

@@ -61,9 +61,7 @@ _MOST_BYTES = 32_768  # of a gin file
 _MOST_VALUES = 10_000  # of a macro with the macros in it
 _MOST_LEVELS = 100  # of lists in lists, of macros and of scopes; gin calls itself for each
 _MOST_FILES = 100
-_IMPORT = (
-    "import its module in the file, below `from __gin__ import dynamic_registration`, and give --allow_imports MODULE"
-)
+_IMPORT = "import its module below `from __gin__ import dynamic_registration`, and give --allow_imports MODULE"
 _overrides: list[str] = []  # names of the bindings that the command line gave
 _files: list[str] = []  # that were read, included ones, too
 _asked: set[str] = set()  # parameters that `argument` was asked for, and macros that `macro` was asked for

@@ -238,7 +238,7 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
     rerank = decoding.rerank
     ranker = decoding.ranker  # raises if there is no such model
     if ranker is not None:
-        words_of(NEEDS, **{f"{ranker}.needs": ranker.needs})
+        words_of(NEEDS, f"{ranker}.needs", ranker.needs)
     if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
         what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")

@@ -70,21 +70,19 @@ def read(
 
 def _check(written: Written, sentences: int, ids: Ids) -> None:
     """Refuses what is no `Written` of so many sentences, and hypotheses that cannot be read or compared."""
-    lists = written.hypotheses if isinstance(written, Written) else written
-    if lists is written or not fits(lists, Sequence[Sequence[Hypothesis]]):
-        raise PadirError("Writer.write gives no padir.decoding.Written of lists of hypotheses", got=lists)
-    counts = [*map(len, lists)]
+    if not isinstance(written, Written) or not fits(written.hypotheses, Sequence[Sequence[Hypothesis]]):
+        raise PadirError("Writer.write gives no padir.decoding.Written of lists of hypotheses", got=written)
+    counts = [*map(len, written.hypotheses)]
     if len(counts) != sentences or 0 in counts:
         expected = f"at least one hypothesis for each of {sentences} sentences"
         raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
     end = ids.end_regular + ids.num_placeholders
-    for each in itertools.chain(*lists):
-        tokens = np.asarray(each.tokens)
-        if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
-            expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
-            raise PadirError("the tokens of a writer's hypothesis", expected, each.tokens)
-    for own in lists:
+    for own in written.hypotheses:
         for each in own:
+            tokens = np.asarray(each.tokens)
+            if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
+                expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
+                raise PadirError("the tokens of a writer's hypothesis", expected, each.tokens)
             # A search without scores has one hypothesis.
             if not fits(each.score, float) or (len(own) > 1 and not math.isfinite(each.score)):
                 raise PadirError("the score of a writer's hypothesis", "a finite number", each.score)

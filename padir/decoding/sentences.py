@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from padir.checks import fits
+from padir import checks
 from padir.decoding.alignment import links
 from padir.decoding.bigrams import Bigrams
 from padir.decoding.fallback import Fallback
@@ -245,9 +245,8 @@ class SentenceTranslator:
         """The writer for resolved options; `trace` keeps every step of the drafts (`make_writer`)."""
         check_process()
         writer = self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
-        if isinstance(writer, type) or not isinstance(writer, Writer) or not fits(writer.most_hypotheses, int):
-            what = "the function of with_writer must give a Writer, with a number most_hypotheses, and write"
-            raise PadirError(what, got=writer)
+        checks.instance("what the function of with_writer gives", writer, Writer)
+        checks.whole_numbers(most_hypotheses=writer.most_hypotheses)
         return writer
 
     def refiner(self, decoding: Decoding, *, trace: bool = False) -> Refiner:

@@ -210,13 +210,10 @@ def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type)
     name = description["name"]
     module, _, attribute = name.rpartition(".")
     found = known.get(name) or getattr(sys.modules.get(module), attribute, None)
-    is_class = isinstance(found, type) and dataclasses.is_dataclass(found)
-    if not is_class or not {*members(protocol)} <= {*dir(found)}:
+    if not isinstance(found, type) or not {"__dataclass_fields__", *members(protocol)} <= {*dir(found)}:
         what = f"the model's card names {name!r}, which padir does not know"
-        remedy = (
-            f"known are {', '.join(known)}; import the module of another class in a gin file (--allow_imports MODULE)"
-        )
-        raise PadirError(what, remedy=f"{remedy}, or give the instance to Translator.load")
+        remedy = "import its module in a gin file (--allow_imports MODULE), or give the instance to Translator.load"
+        raise PadirError(what, remedy=remedy)
     return from_json(found, {key: value for key, value in description.items() if key != "name"})
 
 

@@ -227,8 +227,7 @@ def draft(
     >>> draft(jax.random.split(jax.random.key(0), 2), jnp.array([4, 2]), 4, Mask(), ids).tokens_BL.tolist()
     [[15, 15, 15, 1], [15, 1, 0, 0]]
     """
-    if isinstance(corruption, type) or not isinstance(corruption, Corruption):
-        raise PadirError("corruption", "an instance of a corruption", corruption, "write it as Uniform()")
+    checks.instance("corruption", corruption, Corruption, "write it as Uniform()")
     length_B = jnp.asarray(length_B)
     if length_B.ndim != 1 or not jnp.issubdtype(length_B.dtype, jnp.integer):
         raise PadirError("length_B", "whole numbers, one for each row", f"{list(length_B.shape)} {length_B.dtype}")
@@ -249,8 +248,6 @@ def noise_canvas(
     segment_BL = present_BL.astype(jnp.int32)
     key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
     made = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)
-    if not isinstance(made, tuple) or [getattr(each, "shape", None) for each in made] != [blank_BL.shape] * 2:
-        expected = "a function that gives (noisy_BL, chosen_BL), arrays of the shape of tokens_BL"
-        raise PadirError(f"{corruption}.full()", expected, type(made))
-    tokens_BL = jnp.where(editable_BL, made[0], blank_BL)
+    noisy_BL, _ = checks.pair(f"{corruption}.full()", "noisy_BL, chosen_BL", made)
+    tokens_BL = jnp.where(editable_BL, noisy_BL, blank_BL)
     return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)

@@ -184,11 +184,8 @@ def steps(
 
 def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: Number) -> State:
     """The state before the first of `num_steps` passes."""
-    if isinstance(strategy, type) or not isinstance(strategy, Strategy):
-        raise PadirError("strategy", "an instance with init, step and stop", strategy, "write it as Padir()")
-    if isinstance(strategy.stop, type) or not isinstance(strategy.stop, Stop):
-        what = f"{type(strategy).__name__}.stop"
-        raise PadirError(what, "an instance with init and step", strategy.stop, "write it as NothingOpen()")
+    checks.instance("strategy", strategy, Strategy, "write it as Padir()")
+    checks.instance(f"{type(strategy).__name__}.stop", strategy.stop, Stop, "write it as NothingOpen()")
     if not isinstance(canvas, Canvas):
         raise PadirError("canvas", "a Canvas", type(canvas), "make one with padir.refinement.draft")
     kinds = {"tokens_BL": jnp.integer, "score_BL": jnp.floating, "initial_BL": jnp.integer, "segment_BL": jnp.integer}
@@ -204,10 +201,9 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
     stop_memory = strategy.stop.init(canvas)
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    for owner, leaves in ((strategy, memory), (strategy.stop, stop_memory)):
-        if any(jnp.shape(leaf)[:1] != passes_B.shape for leaf in jax.tree.leaves(leaves)):
-            what = f"the memory of {type(owner).__name__}.init"
-            raise PadirError(what, f"a pytree whose leaves begin with axis B, here {passes_B.size}", leaves)
+    for leaf in jax.tree.leaves((memory, stop_memory)):
+        shape = (*passes_B.shape, *jnp.shape(leaf)[1:])  # all leaves begin with axis B
+        _check_array(f"a leaf of the memory that {type(strategy).__name__}.init or its stop rule gives", leaf, shape)
     return State(jnp.int32(0), key_B, canvas, memory, stop_memory, passes_B, passes_B > 0)
 
 
@@ -293,13 +289,11 @@ def propose(
     if not isinstance(proposal, Proposal):
         raise PadirError(f"{type(strategy).__name__}.step", "a function that gives a Proposal", type(proposal))
     _check_memory(strategy, memories[0], proposal.memory)
-    stopped = strategy.stop.step(canvas, output, proposal, memories[1])
-    name = type(strategy.stop).__name__
-    if not isinstance(stopped, tuple) or len(stopped) != 2:
-        raise PadirError(f"{name}.step", "a function that gives (finished_BL, memory)", type(stopped))
-    finished_BL, stop_memory = stopped
-    _check_array(f"finished_BL of {name}.step", finished_BL, canvas.tokens_BL.shape, jnp.bool_)
-    _check_memory(strategy.stop, memories[1], stop_memory)
+    stop = strategy.stop
+    stopped = stop.step(canvas, output, proposal, memories[1])
+    finished_BL, stop_memory = checks.pair(f"{type(stop).__name__}.step", "finished_BL, memory", stopped)
+    _check_array(f"finished_BL of {stop}", finished_BL, canvas.tokens_BL.shape, jnp.bool_)
+    _check_memory(stop, memories[1], stop_memory)
     is_last = jnp.equal(step, num_steps - 1)
     after = restore(proposal.next, finished_BL | is_last, proposal.last)
     after = dataclasses.replace(after, done_BL=after.done_BL | finished_BL)

@@ -289,17 +289,17 @@ WRONG_WRITERS = [
     (Given(Written([[GOOD]])), "at least one hypothesis for each of 2 sentences, got [1]"),
     (Given(Written([[GOOD], []])), "at least one hypothesis for each of 2 sentences, got [1, 0]"),
     (Given([[GOOD], [GOOD]]), "Writer.write gives no padir.decoding.Written of lists of hypotheses, got [["),
-    (Given(Written([GOOD, GOOD])), "gives no padir.decoding.Written of lists of hypotheses, got [Hypothesis"),  # pyright: ignore
-    (Given(Written([GOOD] for _ in "ab")), "gives no padir.decoding.Written of lists ... got <generator"),  # pyright: ignore
+    (Given(Written([GOOD, GOOD])), "gives no padir.decoding.Written of lists of hypotheses, got Written("),  # pyright: ignore
+    (Given(Written([GOOD] for _ in "ab")), "gives no padir.decoding.Written of lists ... <generator"),  # pyright: ignore
     (Given(Written([[GOOD], [GOOD, GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
     (Given(Written([[GOOD], [GOOD._replace(score=None)]])), "the score ... a finite number, got None"),
     *(
         (Given(Written([[GOOD], [GOOD._replace(tokens=tokens)]])), f"the tokens ... whole numbers ... got {tokens}")
         for tokens in ([5, 10**6], [-1], [5, 1], [0], [5.0, 7.0], None)
     ),
-    (None, "with_writer must give a Writer ... got None"),
-    (Given, "with_writer must give a Writer ... got <class"),
-    (Given(Written([[GOOD], [GOOD]]), most_hypotheses=lambda: 2), "with a number most_hypotheses"),  # pyright: ignore
+    (None, "with_writer gives must be an instance with most_hypotheses, write, got None"),
+    (Given, "with_writer gives must be an instance with most_hypotheses, write, got <class"),
+    (Given(Written([[GOOD], [GOOD]]), most_hypotheses=lambda: 2), "most_hypotheses must be a whole number"),  # pyright: ignore
 ]
 
 

@@ -365,9 +365,9 @@ class TestModelCard:
             ({"format": 1}, "model.json 2, got 1"),
             (
                 {"strategy": {"name": "guess"}},
-                "card names 'guess', padir does not know: known are padir, gin --allow_imports",
+                "card names 'guess', padir does not know: import gin --allow_imports",
             ),
-            ({"strategy": {"name": f"{__name__}.EverySecond"}}, "EverySecond', padir does not know: known are padir"),
+            ({"strategy": {"name": f"{__name__}.EverySecond"}}, "EverySecond', padir does not know: import"),
             ({"corruption": {"name": "padir.models.directory.Weights"}}, "Weights', padir does not know"),
             ({"strategy": {"name": "padir", "speed": 3}}, "does not describe model padir speed"),
             ({"config": {"widht": 3}}, "does not describe model padir widht"),

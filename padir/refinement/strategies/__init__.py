@@ -111,7 +111,7 @@ def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]
         }
     except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError):  # the last two for deep nesting
         what = f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}"
-        raise PadirError(what, got=text, remedy="" if "=" in text else OWN_CLASS) from None
+        raise PadirError(what, got=text, remedy=OWN_CLASS) from None
 
 
 @runtime_checkable
@@ -150,8 +150,8 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
     kinds, known = canvas.noise_kinds, trained.noise_kinds
-    words_of(_NEEDS, **{f"{name}.needs": needs})
-    words_of(_NOISE, **{f"{canvas}.noise_kinds": kinds, f"{trained}.noise_kinds": known})
+    words_of(_NEEDS, f"{name}.needs", needs)
+    words_of(_NOISE, f"{canvas}.noise_kinds", kinds)
     for need, what in (("decontextualised", "a decontextualised decoder"), ("rejecter", "a rejecter head")):
         if need in needs and not getattr(config, need):
             lacking = f"{name} needs {what} (ModelConfig.{need} = True), which this model does not have"
