@@ -248,6 +248,6 @@ def noise_canvas(
     segment_BL = present_BL.astype(jnp.int32)
     key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
     made = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)
-    noisy_BL, _ = checks.pair(f"{corruption}.full()", "noisy_BL, chosen_BL", made)
+    noisy_BL, _ = checks.pair(str(corruption), "noisy_BL, chosen_BL", made)
     tokens_BL = jnp.where(editable_BL, noisy_BL, blank_BL)
     return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)

@@ -77,6 +77,7 @@ SEVERAL: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", [option.name for option in OPTIONS.values() if option.several])
 def test_rows_with_different_options_have_different_labels(name):
     """An option with `several` has a column (`SYSTEM`), or is in the model's name (`named`)."""

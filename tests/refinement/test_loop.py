@@ -365,8 +365,8 @@ class TestWrongArguments:
             ([0, 4], Uniform(), "length_B [1, 9]"),
             ([4.5, 3.0], Uniform(), "length_B whole numbers"),
             ([4, 3], Uniform, "corruption instance"),
-            ([4, 3], Noise(lambda tokens_BL: tokens_BL), "Noise full() function gives (noisy_BL, chosen_BL)"),
-            ([4, 3], Noise(lambda tokens_BL: None), "Noise full() gives (noisy_BL, chosen_BL), got NoneType"),
+            ([4, 3], Noise(lambda tokens_BL: tokens_BL), "Noise function gives (noisy_BL, chosen_BL)"),
+            ([4, 3], Noise(lambda tokens_BL: None), "Noise gives (noisy_BL, chosen_BL), got NoneType"),
         ],
     )
     def test_drafts(self, lengths, corruption, words):

@@ -126,8 +126,8 @@ class Abilities(Protocol):
     def rejecter_judges(self) -> str: ...
 
 
-_NEEDS = frozenset({"decontextualised", "rejecter", "mask", "pieces"})
-_NOISE = frozenset({"pieces", "mask", "mask_range"})
+_NEEDS = {"decontextualised", "rejecter", "mask", "pieces"}
+_NOISE = {"pieces", "mask", "mask_range"}
 
 
 def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Abilities) -> None:
