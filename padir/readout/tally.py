@@ -39,6 +39,7 @@ class Tally:
     Attributes:
       log_z: logarithm of the sum of the exponentials of all logits.
       at_target, total: the target's logit, and the sum of all logits.
+      most: the largest logit.
       best: the first id with the largest logit.
       found: the best of the ids that may be written; None if it was not looked for.
     """
@@ -46,6 +47,7 @@ class Tally:
     log_z: Float[Array, "*B"]
     at_target: Float[Array, "*B"]
     total: Float[Array, "*B"]
+    most: Float[Array, "*B"]
     best: Int[Array, "*B"]
     found: Found | None = None
 
@@ -56,7 +58,8 @@ class Tally:
         # A comparison selects the target's logit, as the gradient of a gather would be a scatter into zeros.
         is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
         at_target = jnp.where(is_target, logits, 0.0).sum(-1)
-        return Tally(jax.nn.logsumexp(logits, axis=-1), at_target, logits.sum(-1), best_ids(logits))
+        most = jax.lax.stop_gradient(logits).max(-1)
+        return Tally(jax.nn.logsumexp(logits, axis=-1), at_target, logits.sum(-1), most, best_ids(logits))
 
 
 class Factors(NamedTuple):
@@ -153,9 +156,9 @@ def _by_block(product, blocks, special, states_BLD, table_VD, target_BL):
         most_BL = most_nBL.max(0)
         return most_BL, jnp.where(most_nBL == most_BL, id_nBL, size).min(0), jax.nn.logsumexp(log_z_nBL, axis=0)
 
-    (_, best_BL, log_z_BL), (most_BL, writable_BL, log_written_BL) = (joined(*each) for each in either_n)
-    found_BL = writable_BL, most_BL - log_written_BL
-    return log_z_BL, at_target_nBL.sum(0), total_nBL.sum(0), best_BL, found_BL
+    (most_BL, best_BL, log_z_BL), (writable_most_BL, writable_BL, log_written_BL) = (joined(*each) for each in either_n)
+    found_BL = writable_BL, writable_most_BL - log_written_BL
+    return log_z_BL, at_target_nBL.sum(0), total_nBL.sum(0), most_BL, best_BL, found_BL
 
 
 def _forward(product, blocks, special, states_BLD, table_VD, target_BL):
