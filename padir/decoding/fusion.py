@@ -126,7 +126,8 @@ class FusedChoice:
         token_BLK = jnp.where(open_BL1, token_BLK, self.canvas.tokens_BL[..., None])
         score_BLK = jnp.where(open_BL1, log_prob_BLK, jnp.where(first_K, 0.0, -jnp.inf))
         chosen_BL1 = self._best_path(token_BLK, score_BLK)[..., None]
-        return tuple(jnp.take_along_axis(each, chosen_BL1, axis=-1)[..., 0] for each in (token_BLK, log_prob_BLK))
+        token_BL1, log_prob_BL1 = (jnp.take_along_axis(each, chosen_BL1, axis=-1) for each in (token_BLK, log_prob_BLK))
+        return token_BL1[..., 0], log_prob_BL1[..., 0]
 
     def _best_path(self, token_BLK, score_BLK) -> Int[Array, "B L"]:
         """The number of the candidate that the best sequence has at each position."""
