@@ -179,7 +179,7 @@ class Translator(SentenceTranslator):
             templates = templates_of(template, len(texts), self.tokenizer)
             decoding = holding(decoding, templates, self.card.config)
         if align or terms is not None:
-            self.loaded.reader("align words")
+            self.loaded.sentence_side("align words")
         lengths = None if target_lengths is None else self._checked_lengths(texts, [*target_lengths], decoding)
         if decoding.n_best and all(each.open_gaps < 2 for each in templates or ()):  # such gaps make candidates
             self._check_n_best(decoding, lengths)
@@ -296,7 +296,7 @@ class Translator(SentenceTranslator):
             what = "the model refines drafts and gives targets no probability"
             raise PadirError(what, remedy="score with an autoregressive model or a dual one")
         sources, targets = _paired(sources, targets)
-        read = [each.text for each in self.loaded.read(sources)]
+        read = [each.text for each in self.loaded.plain_texts(sources)]
         source_tokens, _ = self.loaded.source_tokens(read, truncate)
         target_tokens, _ = self.loaded.target_tokens([composed(each) for each in targets], truncate)
         return score_pairs(self.loaded.side("causal"), source_tokens, target_tokens, batch_size)
@@ -312,7 +312,7 @@ class Translator(SentenceTranslator):
         """
         if not self.card.config.length_token:
             raise PadirError("the model predicts no target lengths", remedy="take one with the length head 'token'")
-        read = [each.text for each in self.loaded.read(checks.strings("texts", texts))]
+        read = [each.text for each in self.loaded.plain_texts(checks.strings("texts", texts))]
         tokens, _ = self.loaded.source_tokens(read, truncate=True)
         results: list[list[int]] = [[] for _ in tokens]
         for some in sorted_batches(range(len(tokens)), batch_size, lambda i: len(tokens[i])):

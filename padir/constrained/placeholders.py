@@ -35,7 +35,7 @@ def marked_spans(translator: SentenceTranslator, texts: Sequence[str], kinds: Se
       PadirError: there are kinds, and the model cannot give lost spans their places.
     """
     if kinds:
-        translator.loaded.reader("keep words")
+        translator.loaded.sentence_side("keep words")
     placeholders = translator.card.ids.num_placeholders > 0 and translator.loaded.aligns
     if not kinds and not placeholders:
         return [None] * len(texts)

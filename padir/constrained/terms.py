@@ -156,7 +156,7 @@ def hold_terms(
     made = [*results]
     around = {}
     sources = zip(texts, marked, made, strict=True)
-    texts = [_read(translator, text, own) if result.truncated else text for text, own, result in sources]
+    texts = [_uncut(translator, text, own) if result.truncated else text for text, own, result in sources]
     edits = _edits(translator, texts, made, decoding, terms)
     if translator.refines(decoding) and config.geometry.is_sentence:
         around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
@@ -178,7 +178,7 @@ def hold_terms(
     return made
 
 
-def _read(translator: SentenceTranslator, text: str, marked: Marked | None) -> str:
+def _uncut(translator: SentenceTranslator, text: str, marked: Marked | None) -> str:
     """The beginning of a text that was cut, as far as the model read it."""
     (tokens,), _ = translator.loaded.source_tokens([marked.text if marked else text], truncate=True)
     read = translator.tokenizer.decode(tokens)

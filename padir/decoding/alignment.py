@@ -87,7 +87,7 @@ def links(
     Raises:
       PadirError: the model's canvas is no sentence, and it cannot write from left to right.
     """
-    loaded = loaded.reader("align words")
+    loaded = loaded.sentence_side("align words")
     first = len(loaded.source_prefix)
     sources, _ = loaded.source_tokens([source for source, _ in pairs], truncate)
     targets, _ = loaded.target_tokens([target for _, target in pairs], truncate)
@@ -121,7 +121,7 @@ def align_words(
     loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str], batch_size: int, truncate: bool
 ) -> list[list[tuple[int, int]]]:
     """Links between the words of sentence pairs (`Translator.align`), which the model reads in plain form."""
-    pairs = [*zip(loaded.read(sources), loaded.read(targets), strict=True)]
+    pairs = [*zip(loaded.plain_texts(sources), loaded.plain_texts(targets), strict=True)]
     found = links(loaded, [(source.text, target.text) for source, target in pairs], batch_size, (), truncate)
     aligned = []
     for (source, target), own in zip(pairs, found, strict=True):

@@ -123,7 +123,7 @@ class Bigrams:
         arrays = seen_N, np.log(share_V), np.log(lower_V)
         return arrays[0].astype(np.float32), arrays[1].astype(np.float32), arrays[2].astype(np.float32)
 
-    def score(self, tokenizer: Tokenizer) -> BigramScore:
+    def on_device(self, tokenizer: Tokenizer) -> BigramScore:
         """The table in the form that programs read.
 
         Raises:

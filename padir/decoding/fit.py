@@ -186,17 +186,17 @@ def _resolve_refining(
         decoding = decoding.without("length_min_p")  # the most likely length is always tried
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
-    for name, most in config.reading.limits.items():
+    for name, most in config.readout_rules.limits.items():
         value = getattr(decoding, name)
         if value > most:
-            if name == config.reading.several:
+            if name == config.readout_rules.several:
                 remedy = "lower it"
             elif name in ("num_lengths", "prefix_beam"):
-                remedy = f"set {config.reading.several} for several hypotheses"
+                remedy = f"set {config.readout_rules.several} for several hypotheses"
             else:
                 remedy = "leave it out"
             expected = "False" if most is False else f"at most {most}"  # an option of type bool is limited to False
-            raise PadirError(name, f"{expected} for a {config.reading.name} model", value, remedy)
+            raise PadirError(name, f"{expected} for a {config.readout_rules.name} model", value, remedy)
     if decoding.fusion is not None and decoding.fusion.fallback and not config.dual:
         remedy = "leave it out, or take a dual model"
         raise PadirError("fusion's fallback needs a model that also writes from left to right", remedy=remedy)
@@ -216,7 +216,7 @@ def _resolve_refining(
 
 def filled(decoding: Decoding, config: ModelConfig, own_corruption: Corruption, own_strategy: Strategy) -> Decoding:
     """Replaces None: canvas and strategy by the model's own, options that the readout leaves no choice by False."""
-    limits = config.reading.limits
+    limits = config.readout_rules.limits
     off = [name for name, most in limits.items() if most is False and getattr(decoding, name) is None]
     return dataclasses.replace(
         decoding,
@@ -264,7 +264,7 @@ def check_held(decoding: Decoding, sources: Sequence[SourceSentence], config: Mo
     if decoding.shortlist is not None:
         raise PadirError("a template needs all ids: leave the shortlist out")
     if not _holds(decoding.mode, templates, config):
-        what = "a model that writes from left to right" if config.causal else f"a {config.reading.name} model"
+        what = "a model that writes from left to right" if config.causal else f"a {config.readout_rules.name} model"
         remedy = "give a prefix, such as 'I went ___'" if config.causal or config.dual else "take another model"
         raise PadirError(f"{what} cannot hold these words", remedy=remedy)
     longest = max(each.least for each in templates)

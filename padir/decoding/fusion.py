@@ -62,7 +62,7 @@ class FusedScore:
       weight, bonus, unknown: as in `Fusion`; other values compile no new program.
       kept_v: the whole-vocabulary id of each of a compact model's ids (`shortlist.compact`); None if the model has all
         ids.
-      own_BW: words of each source, which count as known (`reading`); None for languages without spaces.
+      own_BW: words of each source, which count as known (`with_sources`); None for languages without spaces.
     """
 
     table: BigramScore
@@ -88,14 +88,14 @@ class FusedScore:
         log_prob_BN, _ = self.table.log_prob(previous_BN, jnp.full_like(previous_BN, EOS))
         return self.weight * log_prob_BN - self._unknown(state[..., None])[..., 0]
 
-    def reading(self, source_BS: Int[Array, "B S"]) -> FusedScore:
+    def with_sources(self, source_BS: Int[Array, "B S"]) -> FusedScore:
         """This score for a batch of sources."""
         if self.table.known is None:
             return self
         return dataclasses.replace(self, own_BW=self.table.spelling.words(source_BS))
 
     def of_rows(self, row_R: Int[Array, " R"]) -> FusedScore:
-        """The score of `reading`, for rows of its sources."""
+        """The score of `with_sources`, for rows of its sources."""
         return dataclasses.replace(self, own_BW=None if self.own_BW is None else self.own_BW.at[row_R].get(mode="clip"))
 
     def _whole(self, token):

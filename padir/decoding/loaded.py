@@ -136,7 +136,7 @@ class LoadedModel:
     def _sides(self) -> dict[tuple[str, str], LoadedModel]:
         return {}
 
-    def reader(self, task: str) -> LoadedModel:
+    def sentence_side(self, task: str) -> LoadedModel:
         """The side that reads finished sentences: the causal one of a dual model whose canvas is no sentence.
 
         Raises:
@@ -199,7 +199,7 @@ class LoadedModel:
             return [Normalised(text) for text in texts]
         return [self.tokenizer.normalised(text, kinds) for text in texts]
 
-    def read(self, texts: Sequence[str]) -> list[Normalised]:
+    def plain_texts(self, texts: Sequence[str]) -> list[Normalised]:
         """Texts in the form of `normalised`, where a text without letters stays a text."""
         pairs = zip(texts, self.normalised(texts), strict=True)
         return [read if read.text else Normalised(composed(text)) for text, read in pairs]

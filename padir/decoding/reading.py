@@ -14,14 +14,14 @@ from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import Ranker
-from padir.decoding.scoring import read_again
+from padir.decoding.scoring import with_causal_scores
 from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
 from padir.text.ids import UNK, Ids
 
 
-def read(
+def best_translations(
     loaded: LoadedModel,
     sources: Sequence[SourceSentence],
     written: Written,
@@ -50,7 +50,7 @@ def read(
         if "causal" in ranker.needs:
             tokens = [each.tokens for each in sources]
             batch = written.encoded or loaded.encode(tokens, decoding.batch_size, shapes.lengths)
-            hypotheses = read_again(loaded, batch, hypotheses, shapes)
+            hypotheses = with_causal_scores(loaded, batch, hypotheses, shapes)
         if "text" in ranker.needs:
             for b in several:
                 source = sources[b].text

@@ -46,7 +46,7 @@ class DraftInputs(NamedTuple):
       num_steps, seed, blank_penalty: as in `Decoding`; other values compile no new program.
       fixed_RL: ids that candidates must hold at their positions, 0 for none; None if no candidate holds any.
       kept_v: ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
-      score: the table that decoding weighs in (`padir.decoding.fusion`); None for none.
+      fused: the table that decoding weighs in (`padir.decoding.fusion`); None for none.
     """
 
     cross_kv: Any
@@ -59,7 +59,7 @@ class DraftInputs(NamedTuple):
     blank_penalty: Any = 0.0
     fixed_RL: Any = None
     kept_v: Any = None
-    score: FusedScore | None = None
+    fused: FusedScore | None = None
 
 
 class Drafts(NamedTuple):
@@ -237,7 +237,7 @@ def lay_out(
         memory=(inputs.cross_kv, inputs.source_segment_BS),
         positional=model.bind({"params": params}).positional(options.max_target_length),
         blank_penalty=inputs.blank_penalty,
-        fused=None if inputs.score is None else inputs.score.reading(inputs.source_BS),
+        fused=None if inputs.fused is None else inputs.fused.with_sources(inputs.source_BS),
         rows_of_each=inputs.length_BN.shape[1],
     )
     return key_R, canvas, decoder

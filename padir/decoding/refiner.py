@@ -182,7 +182,7 @@ class Refiner:
         """A row of the drafts; `repeats` are the ids that may stand beside themselves."""
         log_prob = float(drafts.log_prob_R[row])
         counted = int(drafts.editable_RL[row].sum())
-        whole = self._read(drafts.tokens_RL[row], drafts.editable_RL[row])
+        whole = self._collapsed(drafts.tokens_RL[row], drafts.editable_RL[row])
         tokens = whole
         if drops := self.decoding.drops_repeats:
             tokens = without_repeats(whole, repeats)
@@ -202,7 +202,7 @@ class Refiner:
             trace=trace,
         )
 
-    def _read(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"]) -> list[int]:
+    def _collapsed(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"]) -> list[int]:
         """The target ids that the model's readout reads from a canvas."""
         return tokens_L[
             self.loaded.card.config.geometry.collapse_mask(tokens_L, editable_L, self.loaded.model.ids)
@@ -210,7 +210,7 @@ class Refiner:
 
     def text_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
         """The text of a canvas, without repeated tokens if the options drop them."""
-        tokens = self._read(tokens_L, editable_L)
+        tokens = self._collapsed(tokens_L, editable_L)
         if self.decoding.drops_repeats:
             tokens = without_repeats(tokens, self.loaded.tokenizer.copied)
         return text_of(self.loaded.tokenizer, tokens, source)
@@ -269,7 +269,7 @@ class Refiner:
             blank_penalty=decoding.blank_penalty,
             fixed_RL=fixed_RL,
             kept_v=kept_v,
-            score=decoding.fusion and decoding.fusion.over(loaded.table, "refine", kept_v),
+            fused=decoding.fusion and decoding.fusion.over(loaded.table, "refine", kept_v),
         )
         options = RefineOptions(
             max_target_length=length,

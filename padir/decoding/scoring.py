@@ -37,7 +37,7 @@ def score_pairs(
     return results
 
 
-def read_again(
+def with_causal_scores(
     loaded: LoadedModel, batch: EncodedBatch, hypotheses: Sequence[Sequence[Hypothesis]], shapes: Shapes
 ) -> list[list[Hypothesis]]:
     """The hypotheses with `Hypothesis.causal`: the model's causal side reads those of sentences with several.

@@ -29,7 +29,7 @@ from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import check_process
-from padir.decoding.reading import read
+from padir.decoding.reading import best_translations
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.templates import Template
@@ -153,7 +153,7 @@ class SentenceTranslator:
             _log.warning("the model's card asks for fusion, but the model has no table of bigrams: it is left out")
             self.decoding = self.decoding.without("fusion")
         self.bigrams = bigrams
-        table = None if bigrams is None else _once(functools.partial(bigrams.score, tokenizer))
+        table = None if bigrams is None else _once(functools.partial(bigrams.on_device, tokenizer))
         self.loaded = LoadedModel(params, card, tokenizer, table)
         self.model = self.loaded.model
         self.shapes = Shapes()
@@ -227,7 +227,7 @@ class SentenceTranslator:
 
     def read_batch(self, written: Written, decoding: Decoding, sources: Sequence[SourceSentence]) -> list[Translation]:
         """Ranks the hypotheses of one batch, and makes text of the best; the arguments are as in `translate_batch`."""
-        return read(self.side(decoding), sources, written, decoding, self.shapes)
+        return best_translations(self.side(decoding), sources, written, decoding, self.shapes)
 
     def _may_take_two(self, decoding: Decoding) -> bool:
         """True if two batches may be under way at once, in other threads than the caller's.

@@ -139,8 +139,8 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "programs": programs,
         **{name: getattr(card, name) for name in ("source_language", "target_language", "text_form")},
         "max_length": card.config.max_length,
-        "readout": card.config.reading.name,
-        "limits": dict(card.config.reading.limits),
+        "readout": card.config.readout_rules.name,
+        "limits": dict(card.config.readout_rules.limits),
         "ids": {name: getattr(card.ids, name) for name in _IDS},
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
@@ -377,7 +377,7 @@ def _decode(card: ModelCard, weights: _Weights, causal: bool) -> Any:
     best = g("ReduceMax", logits, [-1])
     score = g("Neg", g("Log", g("ReduceSum", g("Exp", g("Sub", logits, best)), [-1], keepdims=0)))
     token = g("Add", g.cast(g("ArgMax", logits, axis=-1, keepdims=0), _INT32), np.int32(UNK + 1))
-    if c.reading.head is not None:  # as in `Transformer.output`
+    if c.readout_rules.head is not None:  # as in `Transformer.output`
         inputs.append("blank_penalty")
         head = g("Sub", g("Squeeze", g.dense(x, "position_head"), [-1]), "blank_penalty")
         blank, piece = (g("Neg", g("Softplus", each)) for each in (g("Neg", head), head))  # log-probabilities

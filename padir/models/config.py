@@ -157,19 +157,19 @@ class ModelConfig:
         return dataclasses.replace(self, causal=True)
 
     @property
-    def reading(self) -> Readout:
+    def readout_rules(self) -> Readout:
         """The readout; the plain one for a causal model."""
         return PLAIN if self.causal else find_readout(self.readout)
 
     @property
     def geometry(self) -> Geometry:
         """The size of the canvas, and which of its tokens are the sentence."""
-        return self.reading.geometry
+        return self.readout_rules.geometry
 
     def check_sentence(self, task: str, remedy: str) -> None:
         """Refuses a task that lays sentences on the canvas, if the canvas is no sentence."""
         if not self.geometry.is_sentence:
-            what = f"a {self.reading.name} model cannot {task}, because its canvas is no sentence"
+            what = f"a {self.readout_rules.name} model cannot {task}, because its canvas is no sentence"
             raise PadirError(what, remedy=remedy)
 
     @property

@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         self.length_predictor = make_length_head(self.config)
         if self.config.rejecter:
             self.rejecter = RejecterHead()
-        if self.config.reading.head is not None:
+        if self.config.readout_rules.head is not None:
             self.readout_head = Dense(1, ("embed", "keep"), jnp.float32, name="position_head")
 
     def encode(
@@ -128,7 +128,7 @@ class Transformer(nn.Module):
           blank_penalty: number subtracted from the logits of the readout's head, if there is one.
         """
         found_BL, size = None, self.ids.num_embeddings
-        if (head := self.config.reading.head) is not None:
+        if (head := self.config.readout_rules.head) is not None:
             head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty
             if find_best:
                 found_BL = head.best(self.piece_logits, states_BLD, head_BL, present_BL, self.ids)
@@ -153,7 +153,7 @@ class Transformer(nn.Module):
         score: PrefixScore | None = None,
     ):
         """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
-        head = self.config.reading.head
+        head = self.config.readout_rules.head
         assert head is not None
         head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty
         return head.search(self.piece_logits, states_BLD, head_BL, canvas, size, score)
@@ -279,7 +279,7 @@ class Transformer(nn.Module):
     def logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L V"]:
         """Computes float32 logits of all ids."""
         logits_BLV = self.piece_logits(states_BLD)
-        if (head := self.config.reading.head) is None:
+        if (head := self.config.readout_rules.head) is None:
             return logits_BLV
         return head.joined(logits_BLV, self.readout_head(states_BLD)[..., 0], self.ids)
 
@@ -294,7 +294,7 @@ class Transformer(nn.Module):
     def all_logits(self, states_BLD: Float[Array, "R L D"]) -> Logits:
         """The logits of all ids, for a loss; a readout's own head keeps them from being computed block by block."""
         params, config, factors = self.variables["params"], self.config, None
-        if config.reading.head is None:
+        if config.readout_rules.head is None:
             if config.tied:
                 table_VD = params["token_embedder"]["embedding"]
                 product = functools.partial(_logits_of, config.jax_dtype, config.width)

@@ -92,7 +92,7 @@ class Engine:
         self.warm_up = warm_up
         # Not resolved: a default of one candidate would forget the rule for requests that try several.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
-        self.several = translator.card.config.reading.several  # the option that says how many candidates to try
+        self.several = translator.card.config.readout_rules.several  # the option that says how many candidates to try
         modes = [mode for mode in MODES if self._works(mode=mode)]
         self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)
         self.strategies = [name for name in STRATEGIES if self._works(strategy=name)]

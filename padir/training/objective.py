@@ -195,14 +195,14 @@ class Objective(Loss):
         return next(stage for stage, weights in enumerate(self.stage_weights) if weights != "none")
 
     def decoded_with(self, config: ModelConfig) -> Strategy:
-        return getattr(self.transition, "strategy", config.reading.strategy)
+        return getattr(self.transition, "strategy", config.readout_rules.strategy)
 
     def check(self, config: ModelConfig, packed: bool) -> None:
         if self.visibility is not None and not config.decontextualised:
             what = "Objective.visibility needs a decontextualised decoder"
             raise PadirError(what, remedy="set ModelConfig.decontextualised")
-        config.reading.stage_loss.check(
-            f"a {config.reading.name} model",
+        config.readout_rules.stage_loss.check(
+            f"a {config.readout_rules.name} model",
             packed=packed,
             stage_weights=self.stage_weights,
             normaliser=self.normaliser,
@@ -214,7 +214,7 @@ class Objective(Loss):
         key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
         key_dropout = batch.own_key(key_dropout)
         canvas, chosen_BL = self.first_canvas(batch.row_keys(key_corrupt), batch, model)
-        fits_B = config.reading.stage_loss.fits(canvas, batch.target_BL)
+        fits_B = config.readout_rules.stage_loss.fits(canvas, batch.target_BL)
         segment_BL, present_BL = canvas.segment_BL, canvas.segment_BL > 0
         encoder = call.bound(jax.random.fold_in(key_dropout, 0))
         encoded = call.encode(encoder)
@@ -246,7 +246,7 @@ class Objective(Loss):
                 sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
                 weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
             logits = model.bind({"params": params}).all_logits(states_BLD)
-            part = config.reading.stage_loss.loss(
+            part = config.readout_rules.stage_loss.loss(
                 logits,
                 canvas,
                 batch.target_BL,
@@ -273,7 +273,7 @@ class Objective(Loss):
     ) -> tuple[Canvas, Bool[Array, "B _"]]:
         """The canvas of the first stage, and the positions that the corruption chose."""
         config = model.config
-        canvas, chosen_BL = config.reading.stage_loss.first_canvas(
+        canvas, chosen_BL = config.readout_rules.stage_loss.first_canvas(
             key_B,
             batch.source_segment_BS,
             batch.target_BL,

@@ -75,7 +75,7 @@ def test_each_id_has_a_distribution_over_the_next_ids(tokenizer, corpus, most):
     kept = dict(zip(zip(learned.previous_N, learned.next_N, strict=True), learned.count_N, strict=True))
     assert kept.items() <= counted.items() and len(kept) == min(most, len(counted))
     assert min(kept.values()) >= max([0, *(n for pair, n in counted.items() if pair not in kept)])
-    log_prob, seen = every_log_prob(learned.score(tokenizer))
+    log_prob, seen = every_log_prob(learned.on_device(tokenizer))
     assert {(int(u), int(v)) for u, v in zip(*np.nonzero(seen), strict=True)} == {*kept}
     assert_allclose(np.exp(log_prob).sum(-1), 1.0, atol=1e-4)
     # Absolute discounting, by its formula.
@@ -109,7 +109,7 @@ def test_the_known_words_are_the_words_of_the_targets(tokenizer, corpus):
     assert learned.word_W.tolist() == sorted(counts) and len(counts) == 10
     frequent = learn(folder, most_words=3).word_W.tolist()
     assert frequent == sorted(frequent) and {*frequent} <= {word for word, _ in counts.most_common(4)}
-    table = learn(folder, least=max(counts.values())).score(tokenizer)
+    table = learn(folder, least=max(counts.values())).on_device(tokenizer)
     unknown = np.array([min(counts, key=counts.__getitem__), 0, 77], np.uint32)
     knows = jax.jit(lambda table, *arrays: table.knows(*arrays))
     assert knows(table, unknown, np.zeros((3, 1), np.uint32)).tolist() == [False, True, False]
@@ -129,7 +129,7 @@ def test_a_file_gives_the_same_table_again(tokenizer, corpus, tmp_path):
     with refused("cannot read the table of bigrams padir"):
         Bigrams.load(tmp_path / "none.npz")
     with refused("bigrams have another vocabulary"):
-        learned.score(letters_tokenizer())
+        learned.on_device(letters_tokenizer())
     for wrong, words in [
         ({"next_N": learned.next_N + 10_000}, "ids of bigrams must be in 0 .."),
         ({"count_N": learned.count_N[1:]}, "arrays of bigrams have different lengths"),
@@ -220,8 +220,8 @@ def every_id(tokenizer):
 
 
 def test_marks_of_placeholders_get_neither_a_bonus_nor_a_penalty(tokenizer, corpus):
-    table = learn(corpus[0]).score(tokenizer)
-    fused = Fusion(weight=0.5, bonus=2.0, unknown=9.0).over(table, "refine", None).reading(jnp.ones((1, 1), int))
+    table = learn(corpus[0]).on_device(tokenizer)
+    fused = Fusion(weight=0.5, bonus=2.0, unknown=9.0).over(table, "refine", None).with_sources(jnp.ones((1, 1), int))
     token_BK = jnp.array([[tokenizer.ids.end_regular, tokenizer.ids.first_regular]])
     gained_BNK, _ = jax.jit(lambda fused, *at: fused.grow(*at))(fused, fused.start(1, 1), jnp.array([[-1]]), token_BK)
     assert gained_BNK[0, 0, 0] == 0.0 and gained_BNK[0, 0, 1] != 0.0
@@ -247,13 +247,13 @@ def test_what_does_not_read_the_table_does_not_record_it(ctc):
 
 
 def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus):
-    table = learn(corpus[0]).score(tokenizer)
+    table = learn(corpus[0]).on_device(tokenizer)
     log_prob, _ = every_log_prob(table)
     size = len(log_prob)
     logits_B1V = jax.random.normal(jax.random.key(0), (3, 1, size))
     logits_B1V = jnp.where(jnp.arange(size) < tokenizer.ids.end_regular, logits_B1V, -jnp.inf)  # as a search has it
     last_B1 = jnp.array([[-1], [270], [275]])
-    fused = Fusion(causal=2.0).over(table, "causal", None).reading(jnp.ones((3, 1), int))
+    fused = Fusion(causal=2.0).over(table, "causal", None).with_sources(jnp.ones((3, 1), int))
     written_B1 = (last_B1 >= 0).astype(int)
     tokens_B11 = last_B1[..., None] * written_B1[..., None]
     rows = Hypotheses(tokens_B11, written_B1, jnp.zeros((3, 1)), jnp.zeros((3, 1), bool))
@@ -270,7 +270,7 @@ def test_greedy_search_adds_the_table_to_the_likeliest_logits(tokenizer, corpus)
 
 def choose(table, fusion, canvas, logits_BLV, open_BL=None):
     """The tokens and log-probabilities that a table chooses on a canvas whose sources have no words."""
-    fused = fusion.over(table, "refine", None).reading(jnp.ones((len(logits_BLV), 1), int))
+    fused = fusion.over(table, "refine", None).with_sources(jnp.ones((len(logits_BLV), 1), int))
     call = jax.jit(lambda fused, canvas, *further: FusedChoice(fused, canvas)(*further))
     return tuple(map(np.asarray, call(fused, canvas, logits_BLV, open_BL)))
 
@@ -282,7 +282,7 @@ def canvas_of(tokenizer, *rows):
 
 @pytest.mark.parametrize("opened", [None, [0, 1, 3], [2]])
 def test_a_canvas_gets_the_best_sequence_of_its_likeliest_ids(tokenizer, corpus, opened):
-    table = learn(corpus[0]).score(tokenizer)
+    table = learn(corpus[0]).on_device(tokenizer)
     log_prob, _ = every_log_prob(table)
     canvas = canvas_of(tokenizer, [270, 271, 272, 273], [280, 281])
     size = len(log_prob)
@@ -310,7 +310,7 @@ def test_a_canvas_gets_the_best_sequence_of_its_likeliest_ids(tokenizer, corpus,
 
 
 def test_a_canvas_rather_gets_a_known_word(tokenizer, corpus):
-    table = learn(corpus[0]).score(tokenizer)
+    table = learn(corpus[0]).on_device(tokenizer)
     known_W = learn(corpus[0]).word_W
     tail_V = np.asarray(table.spelling.tail_V)
     unknown, known = (next(i for i in np.flatnonzero(tail_V) if (tail_V[i] in known_W) == listed) for listed in (0, 1))

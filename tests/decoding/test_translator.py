@@ -14,7 +14,6 @@ from padir.decoding import Decoding, Rescore
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.paragraphs import join_sentences, split_sentences
-from padir.decoding.reading import read
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.translation import Translation, clean, without_repeats
 from padir.decoding.writer import Written

@@ -18,7 +18,6 @@ from support.tiny_model import random_translator
 from padir import Decoding, Translator
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.reading import read
 from padir.decoding.refine_batch import Drafts, lay_out, refine_drafts
 from padir.decoding.translation import clean, without_repeats
 from padir.decoding.writer import Shapes, Written

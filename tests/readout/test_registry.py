@@ -79,7 +79,7 @@ def test_a_foreign_readout_trains_and_decodes(tmp_path):
     kept = [token for token in tokens[:-1] if token != translator.model.ids.blank]
     assert result.whole_text == clean(translator.tokenizer.decode(kept), "").strip()
     assert result.length == len(kept) + 1
-    assert translator.card.config.reading == FILLED
+    assert translator.card.config.readout_rules == FILLED
     with refused("excludes rejecter=True"):
         ModelConfig(readout=FOREIGN, rejecter=True)
 
@@ -155,8 +155,8 @@ class TestContract:
 
 
 def test_a_model_reads_by_its_readout_or_from_left_to_right():
-    assert ModelConfig().reading == PLAIN and ModelConfig(readout="ctc", dual=True).reading == CTC
-    assert ModelConfig(readout="ctc", dual=True).as_causal().reading == PLAIN
+    assert ModelConfig().readout_rules == PLAIN and ModelConfig(readout="ctc", dual=True).readout_rules == CTC
+    assert ModelConfig(readout="ctc", dual=True).as_causal().readout_rules == PLAIN
 
 
 @pytest.mark.parametrize("sizes", [{"readout": "ctc"}, {"causal": True}])

@@ -209,7 +209,7 @@ def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
         assert (result.text, result.score) == (first.text, first.score)
     with_others = translator.translate([*texts, ""], rerank="causal", length_normalization=0.5, num_lengths=3)
     assert [each.text for each in with_others] == [*(each.text for each in results), ""]
-    monkeypatch.setattr("padir.decoding.reading.read_again", None)  # with one draft nothing is read again
+    monkeypatch.setattr("padir.decoding.reading.with_causal_scores", None)  # with one draft nothing is read again
     assert translator.translate(texts, rerank="causal") == translator.translate(texts, rerank="own")
 
 

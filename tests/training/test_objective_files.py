@@ -56,7 +56,7 @@ def test_a_dual_model_has_the_runs_objective_and_teacher_forcing(name):
 def test_ctc_trains_with_glancing(name):
     made = config.configured(TrainConfig)()
     assert made.objective == Objective(transition=Glat(), stage_weights=("none", "all"), length_weight=5.0)
-    assert made.model.reading.name == "CTC" and made.batching.mode == "bucket"
+    assert made.model.readout_rules.name == "CTC" and made.batching.mode == "bucket"
     assert made.objective.decoded_with(made.model) == Padir(remask="none")  # a canvas may hold equal neighbours
 
 

@@ -136,7 +136,7 @@ class _Programs:
         self.model = Transformer(config.model, ids)
         stored = jax.eval_shape(lambda: init_params(self.model, 0))
         self.params = self.place(jax.eval_shape(functools.partial(in_model_dtype, config.model), stored))
-        strategy = config.objective.decoded_with(config.model) or config.model.reading.strategy
+        strategy = config.objective.decoded_with(config.model) or config.model.readout_rules.strategy
         corruption = (getattr(config.objective, "corruption", None) or Uniform()).full()
         self.decoding = Decoding(strategy=strategy, canvas=corruption)
 
