@@ -264,11 +264,13 @@ class ModelDecoder:
     rows_of_each: Any = flax.struct.field(pytree_node=False)
 
     def __call__(self, canvas: Canvas) -> Output:
-        """The output for a canvas; with a table, a chooser of its tokens."""
+        """The output for a canvas; with a table, a chooser of its tokens if these are the sentence's."""
         bound, states_BLD = self._states(canvas)
-        find_best = self.fused is None
-        output = bound.output(states_BLD, canvas.segment_BL > 0, find_best=find_best, blank_penalty=self.blank_penalty)
-        if self.fused is None:
+        chooses = self.fused is not None and self.model.config.geometry.is_sentence
+        output = bound.output(
+            states_BLD, canvas.segment_BL > 0, find_best=not chooses, blank_penalty=self.blank_penalty
+        )
+        if self.fused is None or not chooses:
             return output
         return dataclasses.replace(output, chooser=FusedChoice(self.fused.of_rows(self._sentence_R(canvas)), canvas))
 

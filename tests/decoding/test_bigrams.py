@@ -227,6 +227,12 @@ def test_marks_of_placeholders_get_neither_a_bonus_nor_a_penalty(tokenizer, corp
     assert gained_BNK[0, 0, 0] == 0.0 and gained_BNK[0, 0, 1] != 0.0
 
 
+def test_a_table_does_not_choose_the_tokens_of_an_alignment(ctc):
+    how = {"num_steps": 3, "prefix_beam": 4, "rerank": "own", "trace": True, "blank_penalty": 5.0}
+    (fused,), (plain,) = (ctc.translate(["eins zwei drei"], fusion=fusion, **how) for fusion in ("bigrams", None))
+    assert fused.trace[:3] == plain.trace[:3] and len({pieces for pieces, _ in plain.trace[:3]}) > 1
+
+
 def test_a_card_that_asks_for_a_table_that_the_model_lacks_does_without(ctc, caplog):
     card = dataclasses.replace(ctc.card, decoding={"fusion": "bigrams", "prefix_beam": 4, "rerank": "own"})
     model = Translator(ctc.params, card, ctc.tokenizer)
