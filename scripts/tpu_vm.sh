@@ -30,7 +30,16 @@ case "$type" in
 esac
 [[ "$bucket" == gs://?* ]] || { echo "BUCKET must begin with gs://, got $bucket" >&2; exit 2; }
 [[ "$capacity" =~ ^(spot|on-demand|queued)$ ]] || { echo "CAPACITY must be spot, on-demand or queued, got $capacity" >&2; exit 2; }
-scripts/train_host.sh show "$bucket" "$run" "$stages" "$@" >&2 # refuses a wrong run before anything costs money
+# What is wrong is refused before anything costs money.
+commands="$(scripts/train_host.sh show "$bucket" "$run" "$stages" "$@")"
+echo "$commands" >&2
+for name_of_run in "$run" "${run}_ar"; do
+    git cat-file -e "HEAD:configs/run/$name_of_run.gin" 2>/dev/null ||
+        { echo "configs/run/$name_of_run.gin is not in the last commit, which the VM gets: commit it" >&2; exit 2; }
+done
+[[ "$commands" =~ --data\ ([^ ]+) ]] # of the first stage
+gcloud storage ls "${BASH_REMATCH[1]}/manifest.json" >/dev/null ||
+    { echo "found no ${BASH_REMATCH[1]}/manifest.json: give \`padir prepare\` this folder as --output" >&2; exit 1; }
 
 tpu() {
     gcloud compute tpus tpu-vm "$@" --zone "$zone"
@@ -44,14 +53,19 @@ state_of_vm() {
     tpu describe "$name" --format 'value(state)' 2>/dev/null || true
 }
 
+warn() {
+    echo "$name costs money until you delete it: gcloud compute tpus $delete" >&2
+}
+
 make_queued() { # returns when the queue has given the VM
     local place
     queue describe "$name" >/dev/null 2>&1 || queue create "$name" --node-id "$name" --accelerator-type "$type" \
         --runtime-version "$image" --scopes "$scopes"
+    warn # the queue gives the VM even if this script has been stopped
     until [[ "$(state_of_vm)" == READY ]]; do
         place="$(queue describe "$name" --format 'value(state.state)')"
         if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then
-            echo "the queue gives no VM ($place): gcloud compute tpus queued-resources delete $name --zone $zone --force" >&2
+            echo "the queue gives no VM ($place): delete its entry, and call again" >&2
             exit 1
         fi
         echo "waiting in the queue: $place" >&2
@@ -59,6 +73,8 @@ make_queued() { # returns when the queue has given the VM
     done
 }
 
+delete="tpu-vm delete $name --zone $zone"
+[[ "$capacity" != queued ]] || delete="queued-resources delete $name --zone $zone --force"
 scopes=https://www.googleapis.com/auth/cloud-platform # the bucket's own rights decide
 state="$(state_of_vm)"
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then
@@ -74,22 +90,19 @@ if [[ -z "$state" ]]; then
 fi
 
 folder="$(mktemp -d)"
-trap 'rm -r "$folder"' EXIT
+trap 'rm -r "$folder"; warn' EXIT
 git archive --format=tar.gz --prefix=padir/ --output="$folder/padir.tar.gz" HEAD
 tries=1 # a new VM answers only after a while
 until tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all; do
-    ((tries++ < 5)) || { echo "$name does not answer: call again" >&2; exit 1; }
+    ((tries++ < 5)) || { echo "$name does not answer (its state is $(state_of_vm)): call again, or delete it" >&2; exit 1; }
     sleep "${PAUSE:-30}"
 done
 printf -v options ' %q' "$bucket" "$run" "$stages" "$@"
 # A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM, and two minutes to save its checkpoint if
 # the VM has them.
 tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; then
-    echo 'padir runs already on this worker: stop it with sudo systemctl stop padir, and call again' >&2; exit; fi
+    echo 'padir runs already on this worker: stop it with sudo systemctl stop padir, and call again' >&2; exit 1; fi
     tar xzf padir.tar.gz && sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME \
     --working-directory=\$HOME/padir --property=TimeoutStopSec=120 --property=LimitMEMLOCK=infinity \
     \$HOME/padir/scripts/train_host.sh tpu$options"
 echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -fu padir'"
-delete="tpu-vm delete $name --zone $zone"
-[[ "$capacity" != queued ]] || delete="queued-resources delete $name --zone $zone --force"
-echo "The VM costs money until you delete it: gcloud compute tpus $delete"

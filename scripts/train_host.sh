@@ -8,7 +8,8 @@
 # command goes on where an earlier one stopped: a stage that is done ends at once, an evaluation starts over.
 # A run of days outlives its connection under tmux:
 #   tmux new -s padir scripts/train_host.sh cuda13 . wmt14_de_en teacher,distill,student,evaluate \; set remain-on-exit on
-# Wrong options (2) and signals (129, 130, 143) end the script, and so do five failures in a row within ten minutes each.
+# `tmux kill-session -t padir` comes before the next start; it ends a run that is alive.
+# What padir refuses (2) and signals (129, 130, 143) end the script, and so do five failures in a row within an hour each.
 # PAUSE is the time between two tries in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -74,6 +75,23 @@ if [[ "$place" == gs://* ]]; then
     export JAX_COMPILATION_CACHE_DIR="$place/jax_cache" JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none
 fi
 
+send_results() { # results are files of this machine; of several workers only the first has them
+    local try
+    for try in 1 2 3 4 5; do
+        .venv/bin/python - "$place" "results/$run" <<'PYTHON' && return
+import glob, os, sys
+import fsspec
+place, results = sys.argv[1:]
+for path in {*glob.glob(f"{results}.*"), *glob.glob(f"{results}.*/**", recursive=True)}:
+    if os.path.isfile(path):
+        fsspec.filesystem("gs").put_file(path, f"{place}/{path}")
+PYTHON
+        sleep "${PAUSE:-10}"
+    done
+    echo "results/$run could not be sent to $place: copy it before you delete this machine" >&2
+    exit 1
+}
+
 # These signals reach padir, too, and its exit status ends the loop. If one ended this script, systemd or tmux would send padir
 # another, which interrupts the checkpoint.
 trap : INT TERM HUP
@@ -88,7 +106,7 @@ for stage in ${stages//,/ }; do
             0) break ;;
             2 | 129 | 130 | 143) exit "$status" ;;
         esac
-        ((SECONDS - begun < 600)) && failures=$((failures + 1)) || failures=0
+        ((SECONDS - begun < 3600)) && failures=$((failures + 1)) || failures=0
         if ((failures == 5)); then
             echo "stage $stage failed five times in a row: mend the cause, and start this script again" >&2
             exit "$status"
@@ -96,16 +114,6 @@ for stage in ${stages//,/ }; do
         echo "stage $stage ended with status $status and is repeated" >&2
         sleep "${PAUSE:-10}"
     done
-    # Results are files of this machine; of several workers only the first has them.
-    if [[ "$stage" == evaluate && "$place" == gs://* ]]; then
-        .venv/bin/python - "$place" "results/$run" <<'PYTHON'
-import glob, os, sys
-import fsspec
-place, results = sys.argv[1:]
-for path in {*glob.glob(f"{results}.*"), *glob.glob(f"{results}.*/**", recursive=True)}:
-    if os.path.isfile(path):
-        fsspec.filesystem("gs").put_file(path, f"{place}/{path}")
-PYTHON
-    fi
+    [[ "$stage" != evaluate || "$place" != gs://* ]] || send_results
 done
 echo "all stages are done: $stages" >&2

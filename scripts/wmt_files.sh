@@ -34,6 +34,7 @@ fetch() { # address, file, size: fetches the file in several tries, each of whic
         status=0
         curl --fail --location --continue-at - --connect-timeout 30 --speed-limit 1000 --speed-time 60 --output "$2" "$1" ||
             status=$?
+        ((status != 23)) || { echo "$PWD/$2 cannot be written: is the disk full?" >&2; exit 1; }
         ((status != 33)) || rm -f "$2" # the server sends whole files only
         # A whole answer of another size is another file, such as a page of a network that asks for a password.
         if ((status == 0 && $(size_of "$2") != $3)); then

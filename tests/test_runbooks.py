@@ -18,6 +18,10 @@ PAGE = ROOT / "docs" / "running.md"
 # The VM is a folder. Stand-ins write their arguments to the log, and fail where the true programs fail.
 GCLOUD = """
 echo "gcloud $*" >> "$LOG"
+if [[ $1 == storage ]]; then
+    [[ "$3" == gs://bucket/* ]]
+    exit
+fi
 if [[ $3 == queued-resources ]]; then
     case "$4" in
         create) [[ ! -e "$STATE.queue" ]] && echo "$QUEUE" > "$STATE.queue" ;;
@@ -64,7 +68,8 @@ STAND_INS = {
 echo "curl $*" >> "$LOG"
 echo 'mkdir -p "$HOME/.local/bin" && cp "$FAKES/uv_later" "$HOME/.local/bin/uv"' """,
     "uv_later": UV,
-    "git": """tar czf "${4#--output=}" --transform 's,^,padir/,' scripts configs constraints-3.11.txt pyproject.toml""",
+    "git": """if [[ $1 == cat-file ]]; then [[ "$3" != *_en_de.gin ]]; exit; fi
+tar czf "${4#--output=}" --transform 's,^,padir/,' scripts configs constraints-3.11.txt pyproject.toml""",
     "sudo": """HOME=/root exec "$@" """,
     "systemctl": "exit 3",
     "systemd-run": SYSTEMD_RUN,
@@ -144,7 +149,7 @@ def test_a_vm_has_the_image_of_its_kind_and_is_made_once(machine, kind, image):
     def commands():
         status, log = run(machine, TPU_VM, "mine", "zone", kind, *STUDENT)
         assert status == 0
-        return [line.removeprefix("gcloud compute tpus tpu-vm ") for line in log if line.startswith("gcloud ")]
+        return [line.removeprefix("gcloud compute tpus tpu-vm ") for line in log if line.startswith("gcloud compute ")]
 
     assert f"create mine --accelerator-type {kind} --version {image} {SCOPES} --spot --zone zone" in commands()
     assert [command.split()[0] for command in commands()] == ["describe", "scp", "ssh"]
@@ -158,10 +163,18 @@ def test_a_new_vm_may_answer_later(machine):
     assert status == 0 and sum(" scp " in line for line in log) == 2
 
 
+def test_a_vm_that_does_not_answer_can_be_deleted(machine, capsys):
+    Path(machine["STATE"]).write_text("STOPPED\n")
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
+    errors = capsys.readouterr().out
+    assert status == 1 and sum(" scp " in line for line in log) == 5 and "(its state is STOPPED)" in errors
+    assert "mine costs money until you delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
+
+
 def test_a_vm_on_demand_or_from_the_queue(machine):
     def commands(**changes):
         _, log = run({**machine, **changes}, TPU_VM, "mine", "zone", "v5litepod-8", *STUDENT)
-        return [line.removeprefix("gcloud compute tpus ") for line in log if line.startswith("gcloud ")]
+        return [line.removeprefix("gcloud compute tpus ") for line in log if line.startswith("gcloud compute ")]
 
     image = "v2-alpha-tpuv5-lite"
     made = f"tpu-vm create mine --accelerator-type v5litepod-8 --version {image} {SCOPES} --zone zone"
@@ -180,7 +193,7 @@ def test_a_vm_on_demand_or_from_the_queue(machine):
 def test_a_training_that_runs_is_not_started_again(machine):
     Path(machine["FAKES"], "systemctl").write_text("#!/bin/bash\nexit 0\n")
     status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
-    assert status == 0 and not any(line.startswith(("padir ", "systemd-run ")) for line in log)
+    assert status == 1 and not any(line.startswith(("padir ", "systemd-run ")) for line in log)
 
 
 def test_the_true_systemd_run_finds_the_script(machine, capsys):
@@ -203,6 +216,14 @@ def test_what_is_wrong_is_refused_before_gcloud(machine):
     assert run(machine, TPU_VM, "mine", "zone", "v3-8", "s3://bucket", "wmt14_de_en", "student") == (2, [])
     assert run({**machine, "CAPACITY": "free"}, TPU_VM, "mine", "zone", "v3-8", *STUDENT) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone") == (2, [])
+    uncommitted = ["gs://bucket", "wmt14_en_de", "student"]
+    assert run(machine, TPU_VM, "mine", "zone", "v3-8", *uncommitted) == (2, [])
+
+
+@pytest.mark.parametrize(("stages", "data"), [("teacher,student", "wmt14_de_en"), ("student", "wmt14_de_en_distilled")])
+def test_without_data_no_vm_is_made(machine, stages, data):
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://empty", "wmt14_de_en", stages)
+    assert (status, log) == (1, [f"gcloud storage ls gs://empty/data/{data}/manifest.json"])
 
 
 @pytest.fixture
@@ -252,7 +273,10 @@ def test_results_go_to_the_bucket(machine, host, tmp_path):
     write = "mkdir -p results/wmt14_de_en.rows && cd results && echo 1 | tee x.json wmt14_de_en.json wmt14_de_en.rows/a"
     Path(machine["FAKES"], "padir").write_text(f"#!/bin/bash\n{write}\n")
     fake = "import sys; from support.bucket import install; install(); exec(sys.stdin.read())"
-    true = f"""[[ $1 == -c ]] || PYTHONPATH="{ROOT / "tests"}" exec "{sys.executable}" -c '{fake}' "${{@:2}}" """
+    # The store answers the second time.
+    down = 'if [[ $1 == - && ! -e "$STATE.tried" ]]; then touch "$STATE.tried"; exit 1; fi'
+    true = f"""{down}
+[[ $1 == -c ]] || PYTHONPATH="{ROOT / "tests"}" exec "{sys.executable}" -c '{fake}' "${{@:2}}" """
     Path(machine["FAKES"], "python").write_text(f"#!/bin/bash\n{true}")
     for _ in range(2):  # an evaluation that is repeated replaces them
         status, _ = run({**machine, "BUCKETS": str(tmp_path / "b")}, host, "cuda13", *RUN, "evaluate")

@@ -92,6 +92,16 @@ def test_a_server_without_ranges_sends_the_whole_file(tmp_path, server):
     assert fetch(tmp_path, server, ["whole.tgz"])[::2] == (0, {"whole.tgz": len(CONTENT)})
 
 
+def test_a_full_disk_ends_the_script(tmp_path, server):
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.tgz.part").symlink_to("/dev/full")
+    status, errors, names = fetch(tmp_path, server, ["a.tgz", "b.tgz"])
+    assert status == 1 and "a.tgz.part cannot be written: is the disk full?" in errors
+    assert len(server.asked) == 1 and "b.tgz" not in names
+
+
 def test_what_cannot_be_fetched_is_named_and_the_rest_is_there(tmp_path, server):
     dead = "ftp://nlp.nju.edu.cn/parallel/neu2017.zip"
     status, errors, names = fetch(tmp_path, server, [dead, "missing.tgz", "short.tgz", "a.tgz"])
