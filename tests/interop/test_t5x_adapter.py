@@ -229,6 +229,16 @@ def test_predictions_are_those_of_padir_translate(vocab_path, tmp_path, decoding
     assert len(set(said)) > 5, "all translations are alike, so that nothing was compared"
 
 
+def test_another_direction_is_refused_before_training(vocab_path, tmp_path):
+    setup.summarize(str(tmp_path), None, 0, refinement_model(vocab_path))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == {"config.gin", "padir.json", "vocab.model"}
+    setup.summarize(str(tmp_path), None, 20, refinement_model(vocab_path))
+    other = refinement_model(vocab_path, languages="en-de")
+    refuses(setup.summarize, "holds checkpoints of another model", str(tmp_path), None, 20, other)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_equal_sentences_have_equal_predictions_wherever_they_stand(vocab_path):
     model = refinement_model(vocab_path, decoding=Decoding(num_steps=2, num_lengths=2, num_drafts=2))
     params = model.get_initial_variables(jax.random.PRNGKey(2), {})["params"]

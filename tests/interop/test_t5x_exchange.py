@@ -20,6 +20,7 @@ from padir.cli import main
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import (
     check_fits,
+    check_resumed,
     export_checkpoint,
     import_model,
     read_description,
@@ -240,6 +241,19 @@ def test_an_export_into_another_models_folder_is_refused(model_dir, tmp_path):
     refuses(export_checkpoint, "holds checkpoints of another model", tmp_path / "other", tmp_path / "run")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
     assert not (tmp_path / "run" / "checkpoint_60").exists()
+
+
+def test_a_run_of_another_direction_is_not_resumed(model_dir, tmp_path):
+    """T5X would train nothing, and padir.json would describe the earlier checkpoints as the other direction."""
+    translator = Translator.load(model_dir)
+    card = dataclasses.replace(translator.card, task="another name", decoding={"num_lengths": 2})
+    check_resumed(tmp_path, card, translator.tokenizer)
+    write_description(tmp_path, translator.card, translator.tokenizer)
+    check_resumed(tmp_path, card, translator.tokenizer)
+    other = dataclasses.replace(card, source_language=card.target_language, target_language=card.source_language)
+    refuses(check_resumed, "holds checkpoints of another model", tmp_path, other, translator.tokenizer)
+    (tmp_path / "vocab.model").write_bytes(b"another")
+    refuses(check_resumed, "holds checkpoints of another model", tmp_path, card, translator.tokenizer)
 
 
 def test_an_interrupted_export_can_be_repeated(model_dir, tmp_path, monkeypatch):

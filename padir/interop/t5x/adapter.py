@@ -47,7 +47,7 @@ from padir.interop.options import EXPORTED, check_exported
 from padir.interop.packing import candidate_rows, packed_without_repeats
 from padir.interop.prepared_tasks import register_prepared
 from padir.interop.seqio_tasks import read_vocabulary
-from padir.interop.t5x.exchange import write_description
+from padir.interop.t5x.exchange import check_resumed, write_description
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
 from padir.models.length import top_lengths
@@ -369,7 +369,14 @@ def learning_rate(num_steps: int, schedule: Cosine = Cosine()) -> optax.Schedule
 
 
 def summarize(model_dir: str, summary_writer: Any, step: int, model: RefinementModel) -> None:
-    """Writes T5X's config.gin and, for `padir t5x import`, padir.json and vocab.model."""
+    """Writes T5X's config.gin and, for `padir t5x import`, padir.json and vocab.model.
+
+    Raises:
+      PadirError: a local `model_dir` has checkpoints of other languages or another vocabulary. T5X would resume them.
+    """
+    first = jax.process_index() == 0
+    if first:
+        check_resumed(Path(model_dir), model.card, model.tokenizer)
     gin_utils.summarize_gin_config(model_dir, summary_writer, step)
-    if jax.process_index() == 0:
+    if first:
         write_description(model_dir, model.card, model.tokenizer)

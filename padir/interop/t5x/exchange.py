@@ -255,3 +255,13 @@ def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
     if expected != card or (vocabulary.is_file() and vocabulary.read_bytes() != tokenizer.model_bytes):
         remedy = "give another folder"
         raise PadirError(f"{folder} holds checkpoints of another model, as its {CARD} says", remedy=remedy)
+
+
+def check_resumed(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
+    """Refuses a T5X run in a folder whose checkpoints are of other languages or another vocabulary.
+
+    Sizes need no check, because T5X refuses other shapes; the other fields of an exported model's card may differ.
+    """
+    if (before := _read_card(folder)) is not None:
+        source, target = card.source_language, card.target_language
+        _check_alike(folder, dataclasses.replace(before, source_language=source, target_language=target), tokenizer)
