@@ -53,15 +53,10 @@ state_of_vm() {
     tpu describe "$name" --format 'value(state)' 2>/dev/null || true
 }
 
-warn() {
-    echo "$name costs money until you delete it: gcloud compute tpus $delete" >&2
-}
-
 make_queued() { # returns when the queue has given the VM
     local place
     queue describe "$name" >/dev/null 2>&1 || queue create "$name" --node-id "$name" --accelerator-type "$type" \
         --runtime-version "$image" --scopes "$scopes"
-    warn # the queue gives the VM even if this script has been stopped
     until [[ "$(state_of_vm)" == READY ]]; do
         place="$(queue describe "$name" --format 'value(state.state)')"
         if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then
@@ -75,6 +70,9 @@ make_queued() { # returns when the queue has given the VM
 
 delete="tpu-vm delete $name --zone $zone"
 [[ "$capacity" != queued ]] || delete="queued-resources delete $name --zone $zone --force"
+folder="$(mktemp -d)"
+# Google makes a VM, or queues for it, even if this script is stopped meanwhile.
+trap 'rm -r "$folder"; echo "As long as $name exists, it costs money. To delete it: gcloud compute tpus $delete" >&2' EXIT
 scopes=https://www.googleapis.com/auth/cloud-platform # the bucket's own rights decide
 state="$(state_of_vm)"
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then
@@ -89,8 +87,6 @@ if [[ -z "$state" ]]; then
     esac
 fi
 
-folder="$(mktemp -d)"
-trap 'rm -r "$folder"; warn' EXIT
 git archive --format=tar.gz --prefix=padir/ --output="$folder/padir.tar.gz" HEAD
 tries=1 # a new VM answers only after a while
 until tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all; do

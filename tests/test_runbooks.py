@@ -168,7 +168,7 @@ def test_a_vm_that_does_not_answer_can_be_deleted(machine, capsys):
     status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
     errors = capsys.readouterr().out
     assert status == 1 and sum(" scp " in line for line in log) == 5 and "(its state is STOPPED)" in errors
-    assert "mine costs money until you delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
+    assert "To delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
 
 
 def test_a_vm_on_demand_or_from_the_queue(machine):
