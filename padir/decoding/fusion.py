@@ -1,9 +1,9 @@
 """Shallow fusion (Gulcehre et al., 2015): decoding weighs in a table of bigrams and words while it chooses tokens.
 
 The logits of one parallel pass know nothing of each other's choices, so that an argmax joins pieces that nobody ever
-wrote side by side. With a table, three searches prefer sentences that read like the language: prefix beam search of CTC
-models, as with the features of Kasner, Libovicky and Helcl (2020); the choice of a canvas's tokens, as in the chains of
-Sun et al. (2019, NART-CRF); and greedy search.
+wrote side by side. With a table, three searches prefer sentences that read like the language: prefix beam search of
+alignments, as with the features of Kasner, Libovicky and Helcl (2020); the choice of a canvas's tokens, as in the
+chains of Sun et al. (2019, NART-CRF); and greedy search.
 """
 
 from __future__ import annotations

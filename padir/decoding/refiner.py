@@ -182,7 +182,7 @@ class Refiner:
         """A row of the drafts; `repeats` are the ids that may stand beside themselves."""
         log_prob = float(drafts.log_prob_R[row])
         counted = int(drafts.editable_RL[row].sum())
-        whole = self._collapsed(drafts.tokens_RL[row], drafts.editable_RL[row])
+        whole = self._sentence_of(drafts.tokens_RL[row], drafts.editable_RL[row])
         tokens = whole
         if drops := self.decoding.drops_repeats:
             tokens = without_repeats(whole, repeats)
@@ -202,7 +202,7 @@ class Refiner:
             trace=trace,
         )
 
-    def _collapsed(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"]) -> list[int]:
+    def _sentence_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"]) -> list[int]:
         """The target ids that the model's readout reads from a canvas."""
         return tokens_L[
             self.loaded.card.config.geometry.collapse_mask(tokens_L, editable_L, self.loaded.model.ids)
@@ -210,7 +210,7 @@ class Refiner:
 
     def text_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
         """The text of a canvas, without repeated tokens if the options drop them."""
-        tokens = self._collapsed(tokens_L, editable_L)
+        tokens = self._sentence_of(tokens_L, editable_L)
         if self.decoding.drops_repeats:
             tokens = without_repeats(tokens, self.loaded.tokenizer.copied)
         return text_of(self.loaded.tokenizer, tokens, source)

@@ -91,8 +91,8 @@ def hashing(monkeypatch):
         memory_BSD = jnp.zeros((*source_BS.shape, model.config.width))
         return Encoded(memory_BSD, segment_BS, LengthOutput(logits_BGM=logits_BM[:, None])), hash_B
 
-    def decoder(self, params, memory, positional, blank_penalty, canvas):
-        hash_R = jnp.repeat(memory[0], self.rows_of_each)
+    def decoder(self, canvas):
+        hash_R = jnp.repeat(self.memory[0], self.rows_of_each)
         own_R = hash_R if canvas.row_B is None else hash_R.at[canvas.row_B].get(mode="clip")
         place_RL = positions_in_segment(canvas.segment_BL)
         mixed_RL = (own_R[:, None] * 7 + canvas.tokens_BL * 13 + place_RL * 29) % 1_013

@@ -120,7 +120,7 @@ def test_distill_checks_the_mode_that_it_writes_in(models, monkeypatch):
     """A rule needs several hypotheses: a search from left to right has them, a single draft has not."""
     monkeypatch.setattr(making.Teacher, "load", lambda *_: SimpleNamespace(translator=models["dual"]))
 
-    def distill(teacher, data, output, decoding, *, overwrite):
+    def distill(teacher, data, output, decoding, **_):
         raise PadirError(f"writes in the mode {decoding.mode}")
 
     monkeypatch.setattr(making, "distill", distill)

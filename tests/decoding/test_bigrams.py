@@ -319,7 +319,9 @@ def test_a_canvas_rather_gets_a_known_word(tokenizer, corpus):
     table = learn(corpus[0]).on_device(tokenizer)
     known_W = learn(corpus[0]).word_W
     tail_V = np.asarray(table.spelling.tail_V)
-    unknown, known = (next(i for i in np.flatnonzero(tail_V) if (tail_V[i] in known_W) == listed) for listed in (0, 1))
+    unknown, known = (
+        next(int(i) for i in np.flatnonzero(tail_V) if (tail_V[i] in known_W) == listed) for listed in (0, 1)
+    )
     canvas = canvas_of(tokenizer, [known])
     logits_BLV = jnp.full((1, 6, len(tokenizer.pieces)), -20.0).at[0, 0, known].set(0.0).at[0, 0, unknown].set(2.0)
     for fusion, expected in ((Fusion(weight=0.0, unknown=0.0), unknown), (Fusion(weight=0.0, unknown=4.0), known)):

@@ -28,8 +28,13 @@ def test_only_the_length_head_multiplies_float32(name, by_block, monkeypatch):
     changes = {"autoregressive": {"causal": True}, "disco": {"decontextualised": True}}.get(name, {})
     model, params = one_layer_model(dtype="bfloat16", dropout_rate=0.0, **changes)
     objective = EXPECTED.get(name, Causal())
-    step = jax.jit(lambda *arguments: gradient.__wrapped__(model, *arguments, objective, 2))  # compiled anew
-    lowered = step.trace(params, BATCH).lower(lowering_platforms=("cuda",))
+    arrays, tree = jax.tree.flatten(BATCH)  # lowering would make a batch of what are no arrays
+
+    @jax.jit  # compiled anew
+    def step(params, arrays):
+        return gradient.__wrapped__(model, params, jax.tree.unflatten(tree, arrays), objective, 2)
+
+    lowered = step.trace(params, arrays).lower(lowering_platforms=("cuda",))
     operands = DOT.findall(lowered.as_text())
     head = 0 if name == "autoregressive" else 3  # one product, and two in the backward pass
     assert operands.count(("bf16", "bf16")) == len(operands) - head > 30
