@@ -110,6 +110,8 @@ def translation_row(line: TranslatedLine) -> dict[str, Any]:
     source, translation, sentences = line
     fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
     row = {"source": source, "score": _finite(translation.score), **fields}
+    if translation.fell_back:
+        row["fell_back"] = True
     if translation.alignment is not None:
         row["alignment"] = " ".join(f"{source}-{target}" for source, target in translation.alignment)
     if translation.candidates:

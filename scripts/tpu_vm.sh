@@ -58,7 +58,7 @@ make_queued() { # returns when the queue has given the VM
     queue describe "$name" >/dev/null 2>&1 || queue create "$name" --node-id "$name" --accelerator-type "$type" \
         --runtime-version "$image" --scopes "$scopes"
     until [[ "$(state_of_vm)" == READY ]]; do
-        place="$(queue describe "$name" --format 'value(state.state)')"
+        place="$(queue describe "$name" --format 'value(state.state)')" || place=unknown
         if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then
             echo "the queue gives no VM ($place): delete its entry, and call again" >&2
             exit 1

@@ -25,8 +25,9 @@ shift 4
 [[ "$place" != *://* || "$place" == gs://?* ]] || refuse "PLACE must be a folder or gs://BUCKET, got $place"
 [[ "$stages" =~ ^(teacher|distill|student|evaluate)(,(teacher|distill|student|evaluate))*$ ]] ||
     refuse "STAGES must be some of teacher,distill,student,evaluate, got $stages"
-together=""
-[[ " $* " != *" --coordinator auto "* ]] || together="--coordinator auto"
+together="" options=" $* "
+[[ "$options" != *" --coordinator auto "* ]] || together="--coordinator auto"
+[[ "${options/ --coordinator auto / }" != *" --coordinator"* ]] || refuse "the stages take no --coordinator but 'auto' (two words)"
 
 at_place() { # configuration, macro: the folder that the configuration names by a macro
     local folder
@@ -54,7 +55,9 @@ work() { # stage, options of training: sets the command of a stage
 if [[ "$device" == show ]]; then
     for stage in ${stages//,/ }; do
         work "$stage" "$@"
-        echo "padir ${command[*]}"
+        printf padir
+        printf ' %q' "${command[@]}"
+        echo
     done
     exit
 fi
@@ -77,6 +80,7 @@ fi
 
 send_results() { # results are files of this machine; of several workers only the first has them
     local try
+    trap - INT TERM HUP # these end the tries
     for try in 1 2 3 4 5; do
         .venv/bin/python - "$place" "results/$run" <<'PYTHON' && return
 import glob, os, sys

@@ -50,12 +50,12 @@ fetch() { # address, file, size: fetches the file in several tries, each of whic
 missing=()
 while IFS=$'\t' read -r size sha256 origin about; do
     name="${origin##*/}"
-    if (($(size_of "$name") == size)); then
+    if (($(size_of "$name") == size)) && echo "$sha256  $name" | $sum --check --status; then
         echo "$name is here" >&2
         continue
     fi
     if [[ -e "$name" ]]; then
-        missing+=("$name: the file here has $(size_of "$name") bytes, not $size; remove it, and call again")
+        missing+=("$name: the file here is another one ($(size_of "$name") bytes, expected $size); remove it, and call again")
     elif [[ "$origin" == ftp:* ]]; then
         missing+=("$name: $about ($origin is dead)")
     elif ! fetch "$origin" "$name.part" "$size"; then

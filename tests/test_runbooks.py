@@ -213,6 +213,7 @@ def test_what_is_wrong_is_refused_before_gcloud(machine):
     for kind in ("h100-8", "v2-8"):
         assert run(machine, TPU_VM, "mine", "zone", kind, *STUDENT) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone", "v3-8", *RUN, "teacher,score") == (2, [])
+    assert run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT, "--coordinator=auto") == (2, [])
     assert run(machine, TPU_VM, "mine", "zone", "v3-8", "s3://bucket", "wmt14_de_en", "student") == (2, [])
     assert run({**machine, "CAPACITY": "free"}, TPU_VM, "mine", "zone", "v3-8", *STUDENT) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone") == (2, [])

@@ -113,9 +113,11 @@ def test_what_cannot_be_fetched_is_named_and_the_rest_is_there(tmp_path, server)
 def test_another_file_is_not_taken(tmp_path, server):
     status, errors, names = fetch(tmp_path, server, ["a.tgz"], sha256="0" * 64)
     assert (status, names) == (1, {}) and "another sum" in errors
-    (tmp_path / "files" / "b.tgz").write_text("mine")
-    status, errors, names = fetch(tmp_path, server, ["b.tgz"])
-    assert (status, names) == (1, {"b.tgz": 4}) and "b.tgz: the file here has 4 bytes" in errors
+    for mine in (b"mine", bytes(len(CONTENT))):  # of another size, and of the same
+        (tmp_path / "files" / "b.tgz").write_bytes(mine)
+        status, errors, names = fetch(tmp_path, server, ["b.tgz"])
+        assert (status, names) == (1, {"b.tgz": len(mine)})
+        assert f"b.tgz: the file here is another one ({len(mine)} bytes, expected {len(CONTENT)})" in errors
 
 
 @pytest.mark.parametrize("arguments", [[], ["wmt14_de_en"], ["wmt15_de_en", "x"], ["wmt14_de_en", "x", "y"]])

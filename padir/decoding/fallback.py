@@ -18,8 +18,9 @@ from padir.text.tokenizer import Tokenizer
 class Fallback:
     """Writes sentences again from left to right, where the best hypothesis has a word that nobody ever wrote.
 
-    Such a sentence has the second writer's hypotheses alone, and the passes of both writers. Sentences with a template
-    or a given length keep what the first writer wrote.
+    The best hypothesis is the writer's own, as no rule ranks beside a fallback. Such a sentence has the second writer's
+    hypotheses alone, and the passes of both writers. Sentences with a template or a given length keep what the first
+    writer wrote.
 
     Attributes:
       known: bitmap of known words (`padir.decoding.bigrams.BigramScore.known`), on the host.
@@ -37,18 +38,17 @@ class Fallback:
     def write(self, sources: Sequence[SourceSentence]) -> Written:
         """Writes hypotheses by the first writer, then some by the second."""
         written = self.first.write(sources)
-        again = [b for b, source in enumerate(sources) if self._falls_back(source, written.hypotheses[b])]
+        best = [max(own, key=lambda each: each.order) for own in written.hypotheses]
+        again = [b for b, source in enumerate(sources) if self._falls_back(source, best[b])]
         if not again:
             return written
         hypotheses = [*written.hypotheses]
         rewritten = self.second.write([sources[b] for b in again])
         for b, own in zip(again, rewritten.hypotheses, strict=True):
-            passes = hypotheses[b][0].passes
-            hypotheses[b] = [each._replace(passes=each.passes + passes) for each in own]
+            hypotheses[b] = [each._replace(passes=each.passes + best[b].passes, fell_back=True) for each in own]
         return written._replace(hypotheses=hypotheses)
 
-    def _falls_back(self, source: SourceSentence, hypotheses: Sequence[Hypothesis]) -> bool:
+    def _falls_back(self, source: SourceSentence, best: Hypothesis) -> bool:
         if source.template is not None or source.target_length is not None:
             return False
-        best = max(hypotheses, key=lambda each: each.order)
         return not all_known(self.known, text_of(self.tokenizer, best.tokens, source.text), source.text)

@@ -197,17 +197,21 @@ def _resolve_refining(
                 remedy = "leave it out"
             expected = "False" if most is False else f"at most {most}"  # an option of type bool is limited to False
             raise PadirError(name, f"{expected} for a {config.readout_rules.name} model", value, remedy)
-    if decoding.fusion is not None and decoding.fusion.fallback and not config.dual:
-        remedy = "leave it out, or take a dual model"
-        raise PadirError("fusion's fallback needs a model that also writes from left to right", remedy=remedy)
     if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
         remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
-    if decoding.prefix_beam == 1 and not config.geometry.is_sentence:
+    falls_back = decoding.fusion is not None and decoding.fusion.fallback
+    if decoding.prefix_beam == 1 and not config.geometry.is_sentence and not falls_back:
         decoding = decoding.without("fusion")  # the argmax does not read it
     check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
     if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
         decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
+    if falls_back and not config.dual:
+        remedy = "leave it out, or take a dual model"
+        raise PadirError("fusion's fallback needs a model that also writes from left to right", remedy=remedy)
+    if falls_back and decoding.ranker is not None:
+        what = "fusion's fallback reads the writer's own order"
+        raise PadirError(what, got=f"rerank {decoding.rerank}", remedy="set rerank to own, or leave the fallback out")
     if decoding.num_drafts > 1 and canvas.deterministic:
         remedy = "try more lengths, because all drafts would be equal"
         raise PadirError("num_drafts", "1 for a canvas without randomness", decoding.num_drafts, remedy)

@@ -33,7 +33,8 @@ class Fusion:
 
     Attributes:
       weight: number that multiplies the log-probability of each piece after the piece before it.
-      bonus: nats for each piece, which make up for the table's preference of short sentences.
+      bonus: nats for each piece, which make up for the table's preference of short sentences. A canvas of given length
+        has as many pieces whatever they are, but for marks of placeholders, which get no bonus.
       unknown: nats off each word that neither the training text nor the source has.
       causal: the weight in greedy search, where each logit already depends on the pieces before it; there is neither
         `bonus` nor `unknown`.

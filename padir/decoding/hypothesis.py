@@ -39,6 +39,7 @@ class Hypothesis(NamedTuple):
         length decides where EOS stands does not count EOS.
       passes: decoder passes that the hypothesis took.
       oscillated: True if the strategy ended it because it oscillated between two canvases.
+      fell_back: True if another writer had left an unknown word in the sentence (`padir.decoding.fallback`).
       whole: target ids before repeated ones were dropped; None if none are dropped.
       trace: ids and log-probabilities of the draft and of every step, each [T, L], NaN where nothing is written yet;
         None without a trace.
@@ -53,6 +54,7 @@ class Hypothesis(NamedTuple):
     counted: int
     passes: int
     oscillated: bool = False
+    fell_back: bool = False
     whole: list[int] | None = None
     trace: tuple[Int[np.ndarray, "T L"], Float[np.ndarray, "T L"]] | None = None
     rank: float | None = None

@@ -78,6 +78,7 @@ def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], ta
         hypotheses=sum(result.hypotheses for result in results),
         truncated=any(result.truncated for result in results),
         oscillated=any(result.oscillated for result in results),
+        fell_back=any(result.fell_back for result in results),
         broken=sum(result.broken for result in results),
         read_again=any(result.read_again for result in results),
     )

@@ -146,6 +146,7 @@ def _translation(
         hypotheses=number,
         trace=_trace(loaded, hypothesis),
         oscillated=hypothesis.oscillated,
+        fell_back=hypothesis.fell_back,
         whole_text=whole_text,
         broken=broken(text, source.text),
         read_again=hypothesis.causal is not None,

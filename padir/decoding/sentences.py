@@ -83,11 +83,16 @@ def _no_steps() -> PadirError:
 
 
 def _with_fallback(refiner: Refiner) -> Writer:
-    """A refiner, and greedy search for sentences with an unknown word; the refiner alone if no words are listed."""
+    """A refiner, and greedy search for sentences with an unknown word.
+
+    Raises:
+      PadirError: the table lists no words.
+    """
     loaded, decoding = refiner.loaded, refiner.decoding
     known = loaded.table.known
     if known is None:
-        return refiner
+        what = "fusion's fallback needs a list of words, and languages without spaces have none"
+        raise PadirError(what, remedy="leave the fallback out")
     greedy = Decoding(
         beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size, seed=decoding.seed
     )

@@ -27,14 +27,15 @@ class Translation:
         penalty.
       length: target length in tokens, EOS included, before repeated tokens were dropped.
       passes: number of decoder passes of the best row (for a causal model one per position), and of what was written
-        again for lost spans or terms; 0 for an empty line.
+        again for lost spans, terms or unknown words; 0 for an empty line.
       hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
-        and for a text that was written again because it lost a span.
+        and for a text that was written again because it lost a span or had an unknown word.
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), the best hypotheses as translations of their own, best first. A text
         that several hypotheses have is listed once, with its best score.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
+      fell_back: True if it was written from left to right, because refining left an unknown word (`Fusion.fallback`).
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
         Hypotheses without such bytes come before others.
       alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
@@ -53,6 +54,7 @@ class Translation:
     truncated: bool = False
     candidates: tuple[Translation, ...] = ()
     oscillated: bool = False
+    fell_back: bool = False
     whole_text: str | None = None
     broken: int = 0
     alignment: tuple[tuple[int, int], ...] | None = None

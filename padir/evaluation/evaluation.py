@@ -90,8 +90,8 @@ def evaluate(
         scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
         oscillating = 100 * sum(result.oscillated for result in results) / len(results)
         scores["oscillating"] = Score("oscillating", oscillating, "")
-        if decoding.fusion is not None and decoding.fusion.fallback:  # refining alone takes at most num_steps passes
-            again = 100 * sum(result.passes > decoding.num_steps for result in results) / len(results)
+        if decoding.fusion is not None and decoding.fusion.fallback:
+            again = 100 * sum(result.fell_back for result in results) / len(results)
             scores["fallback"] = Score("fallback", again, "")
     scores |= _counts(results, cut)
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")

@@ -209,8 +209,9 @@ def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type)
     """
     name = description["name"]
     module, _, attribute = name.rpartition(".")
-    found = known.get(name) or getattr(sys.modules.get(module), attribute, None)
-    if not isinstance(found, type) or not {"__dataclass_fields__", *members(protocol)} <= {*dir(found)}:
+    found = known.get(name) or vars(sys.modules.get(module, object)).get(attribute)
+    fields = getattr(found, "__dataclass_fields__", None)
+    if not isinstance(found, type) or fields is None or not {*members(protocol)} <= {*dir(found), *fields}:
         what = f"the model's card names {name!r}, which padir does not know"
         remedy = "import its module in a gin file (--allow_imports MODULE), or give the instance to Translator.load"
         raise PadirError(what, remedy=remedy)

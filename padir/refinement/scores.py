@@ -20,7 +20,7 @@ class Chooser(Protocol):
     """A rule of a decoder that chooses the tokens that a strategy writes on one canvas, in place of the argmax.
 
     A call gets logits in which forbidden ids are -inf, and the positions that the strategy may write; None for all
-    editable ones. It returns a token for each position and the token's log-probability.
+    editable ones. It returns a token for each position and, at open positions, the token's log-probability.
     """
 
     def __call__(

@@ -60,7 +60,7 @@ class Sums:
       loss: the summed loss, with all weights; `mean_loss` divides it.
       stage_loss_S, stage_z_loss_S: each stage's cross-entropy (z-loss included) and its z-loss alone.
       stage_weight_S: number of positions that count in each stage's loss, or the sum of their weights.
-      stage_correct_S: number of target tokens, EOS included, whose argmax is right.
+      stage_correct_S: number of target tokens, EOS included, whose logit is the largest (ties count).
       length_loss, length_correct: loss of the length head, and number of lengths that it predicts rightly.
       tokens, segments: number of real target tokens and of sentence pairs.
       rejecter: sums over the decisions of the rejecter; None without one.

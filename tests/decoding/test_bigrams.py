@@ -248,6 +248,8 @@ def test_the_sides_of_a_model_share_a_table(ctc):
 def test_what_does_not_read_the_table_does_not_record_it(ctc):
     for how in ({"prefix_beam": 1}, {"beam": 3}, {"temperature": 1.0}):
         assert ctc.resolved(ctc.decoding.changed(fusion="bigrams", **how)).fusion is None
+    fallback = ctc.resolved(ctc.decoding.changed(fusion="bigrams:fallback=True", prefix_beam=1, mode="refine"))
+    assert fallback.fusion.fallback
     for how in ({"prefix_beam": 2}, {"beam": 1}):
         assert ctc.resolved(ctc.decoding.changed(fusion="bigrams", **how)).fusion == Fusion()
 
@@ -357,6 +359,7 @@ def test_sentences_with_an_unknown_word_are_written_again(ctc):
         "known": [known],
     }
     again = hypothesis("three", passes=5)
+    of_text["second by score, first by rank"][1] = unknown._replace(score=-9.0, passes=3)
     writer = Fallback(Writes([], of_text), Writes([again], {}), tokenizer, np.asarray(ctc.loaded.table.known))
     template = Template((tuple(encode("one")), 0))
     sources = [
@@ -367,9 +370,13 @@ def test_sentences_with_an_unknown_word_are_written_again(ctc):
     found = {text: [tokenizer.decode(each.tokens) for each in own] for text, own in zip(of_text, written, strict=True)}
     rewritten = [text for text, own in found.items() if own == ["three"]]
     assert rewritten == ["second by score, first by rank", "unknown"]
-    assert [each.passes for each in written[-2]] == [6] and written[-1] == [known]
-    with refused("fallback needs a model that also writes from left to right"):
-        resolve(Decoding(fusion="bigrams:fallback=True"), ModelConfig(), Uniform(), Padir())
+    assert [[own[0].passes for own in written if own[0].fell_back]] == [[8, 6]] and written[-1] == [known]
+    for config, rerank, words in [
+        (ModelConfig(), "own", "fallback needs a model that also writes from left to right"),
+        (ModelConfig(dual=True), "mbr", "fallback reads the writer's own order, got rerank mbr"),
+    ]:
+        with refused(words):
+            resolve(Decoding(fusion="bigrams:fallback=True", num_lengths=2, rerank=rerank), config, Uniform(), Padir())
 
 
 def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):

@@ -56,6 +56,20 @@ def test_chunks_stay_until_the_folder_was_sent(bucket, command, capsys):
     assert not chunks(bucket) and (bucket.root / "bucket" / "out" / "manifest.json").is_file()
 
 
+def test_a_chunk_that_could_not_be_sent_is_sent_by_the_next_call(bucket, command, capsys):
+    def fail(operation, name):
+        if operation == "put" and Path(name).name in ("0000000064.json", "manifest.json"):
+            raise ConnectionError
+
+    bucket.before = staticmethod(fail)
+    assert main(command) == 1 and "0000000064.json" not in chunks(bucket)
+    bucket.before = staticmethod(lambda *_: None)
+    bucket.calls.clear()
+    assert main(command) == 0
+    sent = [Path(name).name for operation, name in bucket.calls if operation == "put" and "/unfinished/" in name]
+    assert "0000000064.json" in sent and "0000000000.json" not in sent
+
+
 def test_chunks_of_other_options_are_not_taken(bucket, command, tmp_path, capsys):
     def fail(operation, name):
         if operation == "put" and "unfinished" not in name:

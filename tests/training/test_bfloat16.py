@@ -46,6 +46,7 @@ def test_only_the_length_head_multiplies_float32(name, by_block, monkeypatch):
     [
         ("BLHK,BSHK->BHLS", [(3, 5, 2, 4), (3, 7, 2, 4), (3, 2, 5, 7)]),
         ("BLD,VD->BLV", [(3, 5, 4), (9, 4), (3, 5, 9)]),
+        ("...D,VD->...V", [(3, 5, 4), (9, 4), (3, 5, 9)]),
     ],
 )
 def test_a_gradients_cotangent_is_rounded_once(letters, shapes):
@@ -54,6 +55,7 @@ def test_a_gradients_cotangent_is_rounded_once(letters, shapes):
     result, pull = jax.vjp(functools.partial(float32_product, letters), left, right)
     assert result.dtype == jnp.float32
     exact = [np.asarray(each, np.float64) for each in (left, right)]
+    letters = letters.replace("...", "BL")
     np.testing.assert_allclose(result, np.einsum(letters, *exact), rtol=1e-5, atol=1e-5)
     of_left, of_right, of_result = re.split(",|->", letters)
     backward = f"{of_result},{of_right}->{of_left}", f"{of_result},{of_left}->{of_right}"

@@ -120,13 +120,15 @@ class TestVocabularyByBlock:
         def loss(number, states_BLD, table_VD):
             tally = self.tallies(blocks, target_BL, states_BLD, table_VD)[number]
             sums = jnp.stack([tally.log_z, tally.at_target, tally.total])
-            return (sums * weight_3BL).sum(), (sums, tally.best)
+            return (sums * weight_3BL).sum(), (sums, tally.best, tally.most, tally.at_target == tally.most)
 
         whole, by_block = (
             jax.jit(jax.value_and_grad(functools.partial(loss, n), argnums=(0, 1), has_aux=True))(states_BLD, table_VD)
             for n in (0, 1)
         )
         assert_close(by_block, whole)
+        _, best_BL, _, is_best_BL = whole[0][1]
+        assert_array_equal(is_best_BL, best_BL == target_BL)
 
     @pytest.mark.parametrize("blocks", [1, 4])
     def test_what_is_found_is_the_best_writable_token(self, blocks):

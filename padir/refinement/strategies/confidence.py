@@ -48,7 +48,8 @@ class Threshold(Memoryless):
             checks.within(0, self.tau, "it must not exceed tau", **{"Threshold.final_tau": self.final_tau})
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        score_BL = output.best(canvas.masked_BL)[1]
+        best = output.best(canvas.masked_BL)
+        score_BL = best[1]
         final_tau = self.tau if self.final_tau is None else self.final_tau
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
         least: Any = 1
@@ -58,7 +59,7 @@ class Threshold(Memoryless):
             )
             least = jnp.maximum(1, masked_BL - still_masked(self.schedule, editable_BL, step + 1, num_steps))
         confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, canvas.masked_BL, canvas.segment_BL, least)
-        return commit(canvas, output, confident_BL, memory)
+        return commit(canvas, best, confident_BL, memory)
 
 
 @checks.settings
@@ -81,7 +82,7 @@ class EntropyBound(Memoryless):
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         entropy_BL = entropies(output.logits_BLV)
         bounded_BL = within_entropy(entropy_BL, canvas.masked_BL, canvas.segment_BL, self.gamma)
-        return commit(canvas, output, bounded_BL, memory)
+        return commit(canvas, output.best(canvas.masked_BL), bounded_BL, memory)
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
@@ -106,10 +107,15 @@ def within_entropy(
     return among_BL & (jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= gamma)
 
 
-def commit(canvas: Canvas, output: Output, where_BL: Bool[Array, "B L"], memory: PyTree) -> Proposal:
-    """Proposes to write the argmax at the masked positions of `where_BL`, and at all masked ones if no pass follows."""
+def commit(
+    canvas: Canvas,
+    best: tuple[Int[Array, "B L"], Float[Array, "B L"]],
+    where_BL: Bool[Array, "B L"],
+    memory: PyTree,
+) -> Proposal:
+    """Proposes to write the best tokens at the masked positions of `where_BL`, and at all masked ones in the end."""
     masked_BL = canvas.masked_BL
-    some, every = (write(canvas, masked_BL & each, *output.best(masked_BL)) for each in (where_BL, True))
+    some, every = (write(canvas, masked_BL & each, *best) for each in (where_BL, True))
     return Proposal(some, every, memory)
 
 
@@ -163,10 +169,11 @@ class Frechet(Memoryless):
     stop = NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        score_BL = output.best(canvas.masked_BL)[1]
+        best = output.best(canvas.masked_BL)
+        score_BL = best[1]
         before_BLL = precedes(-score_BL, canvas.masked_BL, canvas.segment_BL)
         within_BL = self._doubts(-jnp.expm1(score_BL), before_BLL) < self.bound
-        return commit(canvas, output, within_BL | ~before_BLL.any(-1), memory)
+        return commit(canvas, best, within_BL | ~before_BLL.any(-1), memory)
 
     def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
         """Sums the doubts of each position and all more confident positions; its own doubt counts twice."""

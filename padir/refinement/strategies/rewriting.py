@@ -275,8 +275,8 @@ class Rejecter(Memoryless):
     stop = Fixpoint()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        rejected_BL = _rejected(output, self.head_judges, self.threshold)
-        written = write(canvas, rejected_BL | (step == 0), *output.best())
+        open_BL = canvas.editable_BL & (_rejected(output, self.head_judges, self.threshold) | (step == 0))
+        written = write(canvas, open_BL, *output.best(open_BL))
         return Proposal(written, written, memory)
 
 

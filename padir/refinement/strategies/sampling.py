@@ -38,11 +38,18 @@ _TOKEN, _WHERE = range(2)
 
 
 def sample_tokens(
-    key_B: Key[Array, " B"], output: Output, segment_BL: Int[Array, "B L"], temperature: float
+    key_B: Key[Array, " B"],
+    output: Output,
+    segment_BL: Int[Array, "B L"],
+    temperature: float,
+    open_BL: Bool[Array, "B L"] | None = None,
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-    """Draws a token for each position by Gumbel-max, one key a position; returns log-probabilities at temperature 1."""
+    """Draws a token for each position by Gumbel-max, one key a position; returns log-probabilities at temperature 1.
+
+    At temperature 0 it gives the best tokens for the positions that may be written (`Output.best`).
+    """
     if temperature == 0:
-        return output.best()
+        return output.best(open_BL)
     logits_BLV = output.logits_BLV
     draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
     gumbel_BLV = draw(position_keys(key_B, segment_BL, _TOKEN))
@@ -94,7 +101,7 @@ class SundaeSampling(Memoryless):
         chosen_BL = worst(order_BL, editable_BL, segment_BL, share_of(self.share, editable_BL, segment_BL)) | (
             step == 0
         )
-        written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature))
+        written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature, chosen_BL))
         last = write(written, editable_BL, *output.best()) if self.argmax_last else written
         return Proposal(written, last, memory)
 
@@ -130,7 +137,7 @@ class BlockGibbs:
         masked_BL, editable_BL, segment_BL = canvas.masked_BL, canvas.editable_BL, canvas.segment_BL
         at_once = (step == 0) | self.parallel
         chosen_BL = masked_BL & (_leftmost(masked_BL, segment_BL) | at_once)
-        written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature))
+        written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature, chosen_BL))
         left_BL = masked_BL & ~chosen_BL
         if self.order == "margin":
             # The previous block's positions are left out: at temperature 0 the same block would be chosen forever.
