@@ -14,6 +14,7 @@ from padir.decoding import Decoding, Rescore
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.paragraphs import join_sentences, split_sentences
+from padir.decoding.reading import best_translations
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.translation import Translation, clean, without_repeats
 from padir.decoding.writer import Written
@@ -241,7 +242,7 @@ class TestChoosing:
             sources = [SourceSentence(texts[b], tokens[b]) for b in some]
             batch, own = refiner.encode(sources), [tried[b] for b in some]
             written = Written(refiner.hypotheses(sources, batch, own, refiner.refine(batch, own)), batch)
-            return read(refiner.loaded, sources, written, refiner.decoding, refiner.shapes)
+            return best_translations(refiner.loaded, sources, written, refiner.decoding, refiner.shapes)
 
         together = chosen([0, 1])
         assert [result.hypotheses for result in together] == [2, 3]

@@ -18,6 +18,7 @@ from support.tiny_model import random_translator
 from padir import Decoding, Translator
 from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.reading import best_translations
 from padir.decoding.refine_batch import Drafts, lay_out, refine_drafts
 from padir.decoding.translation import clean, without_repeats
 from padir.decoding.writer import Shapes, Written
@@ -97,7 +98,7 @@ class Programs:
         ends = drafts.length_BN.reshape(-1), score_R, state.passes_B, ~state.canvas.done_B
         refined = on_host(Drafts(state.canvas.tokens_BL, canvas.editable_BL, *ends, trace_TRL=None))
         written = Written(refiner.hypotheses(sources, batch, tried, refined), batch)
-        made = read(loaded, sources, written, decoding, Shapes())
+        made = best_translations(loaded, sources, written, decoding, Shapes())
         return [(each.text, each.passes) for each in made]
 
 
