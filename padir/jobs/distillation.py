@@ -149,7 +149,7 @@ def distill(
             Chunks.open(unfinished, inputs, overwrite)
             if kept_at is not None:
                 kept_at.fetch_missing(there, unfinished)
-                for name in {path.name for path in unfinished.glob("*.json")} - {*kept_at.names(there)}:
+                for name in {path.name for path in unfinished.glob("*.json")} - {"inputs.json", *kept_at.names(there)}:
                     keep(unfinished / name)  # an earlier call failed to send it
             stack.enter_context(translations)
 
