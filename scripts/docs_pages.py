@@ -146,7 +146,7 @@ FOLDERS = {
 def configs() -> str:
     """Every gin file with its header."""
     text = ""
-    folders = {path.name for path in (ROOT / "configs").iterdir()}
+    folders = {path.parent.name for path in (ROOT / "configs").glob("*/*.gin")}
     if folders != set(FOLDERS):
         raise ValueError(f"configs/ has {sorted(folders)}, and the site describes {sorted(FOLDERS)}")
     for folder, about in FOLDERS.items():
