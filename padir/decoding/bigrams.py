@@ -220,6 +220,12 @@ def _bit(word: Any) -> Any:
     return (word * np.uint32(0x9E3779B1)) >> np.uint32(32 - _BITS)
 
 
+def _listed(known: Any, word: Any) -> Any:
+    """True for hashes whose bits are set in a bitmap, NumPy's or JAX's."""
+    bit = _bit(word)
+    return (known[bit >> np.uint32(5)] >> (bit & np.uint32(31))) & np.uint32(1) == 1
+
+
 @flax.struct.dataclass
 class Spelling:
     """Hashes of the letters of each piece: letters that continue a word, and letters after an end of word.
@@ -283,8 +289,7 @@ def all_known(known: np.ndarray, text: str, source: str) -> bool:
     """True if a bitmap of known words, or a text's source, has every word of the text."""
     own = {*_LETTERS.findall(source.lower())}
     words = [_hash(word) for word in _LETTERS.findall(text.lower()) if word not in own]
-    bit_W = _bit(np.array(words, np.uint32))
-    return bool((known[bit_W >> np.uint32(5)] >> (bit_W & np.uint32(31)) & np.uint32(1)).all())
+    return bool(_listed(known, np.array(words, np.uint32)).all())
 
 
 def _hash(letters: str) -> int:
@@ -329,6 +334,4 @@ class BigramScore:
     def knows(self, word: UInt32[Array, "*B"], own: UInt32[Array, "*#B W"]) -> Bool[Array, "*B"]:
         """True for hashes of known words, for 0, and for words that a sentence's `own` list has."""
         assert self.known is not None
-        bit = _bit(word)
-        listed = (self.known[bit >> np.uint32(5)] >> (bit & np.uint32(31))) & np.uint32(1) == 1
-        return (word == 0) | listed | (word[..., None] == own).any(-1)
+        return (word == 0) | _listed(self.known, word) | (word[..., None] == own).any(-1)

@@ -9,8 +9,12 @@ import numpy as np
 
 from padir.decoding.bigrams import all_known
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
+from padir.decoding.options import Decoding
+from padir.decoding.refiner import Refiner
+from padir.decoding.searcher import Searcher
 from padir.decoding.translation import text_of
 from padir.decoding.writer import Writer, Written
+from padir.errors import PadirError
 from padir.text.tokenizer import Tokenizer
 
 
@@ -52,3 +56,21 @@ class Fallback:
         if source.template is not None or source.target_length is not None:
             return False
         return not all_known(self.known, text_of(self.tokenizer, best.tokens, source.text), source.text)
+
+
+def with_fallback(refiner: Refiner) -> Writer:
+    """A refiner, and greedy search for sentences with an unknown word.
+
+    Raises:
+      PadirError: the table lists no words.
+    """
+    loaded, decoding = refiner.loaded, refiner.decoding
+    known = loaded.table.known
+    if known is None:
+        what = "fusion's fallback needs a list of words, and languages without spaces have none"
+        raise PadirError(what, remedy="leave the fallback out")
+    greedy = Decoding(
+        beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size, seed=decoding.seed
+    )
+    searcher = Searcher(loaded.side("causal"), greedy, refiner.shapes)
+    return Fallback(refiner, searcher, loaded.tokenizer, np.asarray(known))

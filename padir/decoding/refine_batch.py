@@ -266,13 +266,13 @@ class ModelDecoder:
     def __call__(self, canvas: Canvas) -> Output:
         """The output for a canvas; with a table, a chooser of its tokens if these are the sentence's."""
         bound, states_BLD = self._states(canvas)
-        chooses = self.fused is not None and self.model.config.geometry.is_sentence
+        fused = self.fused if self.model.config.geometry.is_sentence else None
         output = bound.output(
-            states_BLD, canvas.segment_BL > 0, find_best=not chooses, blank_penalty=self.blank_penalty
+            states_BLD, canvas.segment_BL > 0, find_best=fused is None, blank_penalty=self.blank_penalty
         )
-        if self.fused is None or not chooses:
+        if fused is None:
             return output
-        return dataclasses.replace(output, chooser=FusedChoice(self.fused.of_rows(self._sentence_R(canvas)), canvas))
+        return dataclasses.replace(output, chooser=FusedChoice(fused.of_rows(self._sentence_R(canvas)), canvas))
 
     def search(self, canvas: Canvas, size: int):
         """The `size` best sentences of each canvas (`Transformer.search`)."""

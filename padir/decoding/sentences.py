@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 
 from padir import checks
 from padir.decoding.alignment import links
 from padir.decoding.bigrams import Bigrams
-from padir.decoding.fallback import Fallback
+from padir.decoding.fallback import Fallback, with_fallback
 from padir.decoding.fit import default_decoding, mode_of, resolve
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.loaded import LoadedModel
@@ -71,7 +70,7 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
     """
     if decoding.mode == "refine":
         refiner = Refiner(loaded, decoding, trace, shapes)
-        return _with_fallback(refiner) if decoding.fusion and decoding.fusion.fallback else refiner
+        return with_fallback(refiner) if decoding.fusion and decoding.fusion.fallback else refiner
     if trace:
         raise _no_steps()
     return Searcher(loaded, decoding, shapes)
@@ -80,24 +79,6 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
 def _no_steps() -> PadirError:
     what = "only refined drafts have steps to show, because a search writes every token once"
     return PadirError(what, remedy="choose the mode refine, or a model that refines drafts")
-
-
-def _with_fallback(refiner: Refiner) -> Writer:
-    """A refiner, and greedy search for sentences with an unknown word.
-
-    Raises:
-      PadirError: the table lists no words.
-    """
-    loaded, decoding = refiner.loaded, refiner.decoding
-    known = loaded.table.known
-    if known is None:
-        what = "fusion's fallback needs a list of words, and languages without spaces have none"
-        raise PadirError(what, remedy="leave the fallback out")
-    greedy = Decoding(
-        beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size, seed=decoding.seed
-    )
-    searcher = Searcher(loaded.side("causal"), greedy, refiner.shapes)
-    return Fallback(refiner, searcher, loaded.tokenizer, np.asarray(known))
 
 
 def one_ahead(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
