@@ -228,7 +228,7 @@ def lay_out(
     canvas = noise_canvas(key_R, length_R, options.max_target_length, options.corruption, model.ids)
     canvas = dataclasses.replace(canvas, done_BL=canvas.done_BL | (length_R == 0)[:, None])
     if inputs.fixed_RL is not None:
-        canvas = hold(canvas, inputs.fixed_RL)
+        canvas = hold(canvas, inputs.fixed_RL > 0, inputs.fixed_RL)
     if model.config.decontextualised:
         canvas = restrict_visibility(canvas, canvas.editable_BL)
     decoder = ModelDecoder(

@@ -57,7 +57,7 @@ class BlankHead:
         Returns:
           Tokens [B, N, L] and log-probabilities [B, N], -inf for rows that a canvas has no further sentence for.
         """
-        present_BL, ids = canvas.segment_BL > 0, canvas.ids
+        present_BL, ids = canvas.segment_BL > 0, _ids(canvas)
         blank_BL, token_BLK, score_BLK = self.several(project, states_BLD, head_BL, present_BL, ids, _PIECES)
         tokens_BNL, log_prob_BN = prefix_beam(
             blank_BL, token_BLK, score_BLK, canvas.editable_BL, size, ids.blank, score
@@ -93,6 +93,12 @@ class BlankHead:
 
         few = -(-length * 5 // 8)
         return jax.lax.cond(((open_BL >= least).sum(-1) <= few).all(), lambda: among(few), lambda: among(length))
+
+
+def _ids(canvas: Canvas) -> Ids:
+    """The ids of a canvas; they have T5's layout, as those of all models of padir."""
+    assert isinstance(canvas.ids, Ids)
+    return canvas.ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +170,7 @@ class CtcLoss:
         """
         logits_BLV = logits.logits_BLV
         is_target_BL = target_BL > 0
-        ids = canvas.ids
+        ids = _ids(canvas)
         label_BN = jnp.where(is_target_BL & (target_BL != ids.eos), target_BL, 0)
         own_BLC = label_logits(logits_BLV, label_BN, ids)
         aligned_BL = jax.lax.stop_gradient(best_alignment(own_BLC, canvas, label_BN))
@@ -256,7 +262,7 @@ def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int
       label_BN: the target's pieces, 0 after the last.
     """
     batch, states = label_BN.shape[0], 2 * label_BN.shape[1] + 1
-    blank = canvas.ids.blank
+    blank = _ids(canvas).blank
     # The states of an alignment: blank, piece 1, blank, piece 2, ..., blank.
     token_BS = jnp.full((batch, states), blank).at[:, 1::2].set(label_BN)
     two_before_BS = jnp.pad(token_BS, ((0, 0), (2, 0)), constant_values=-1)[:, :-2]

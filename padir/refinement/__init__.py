@@ -6,7 +6,17 @@ loop `refine` runs any strategy on any decoder; `steps` yields its states. A `St
 next training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
 """
 
-from padir.refinement.canvas import Canvas, from_tokens, remask, repeats, restore, restrict_visibility, write
+from padir.refinement.canvas import (
+    Canvas,
+    from_tokens,
+    hold,
+    remask,
+    repeats,
+    restore,
+    restrict_visibility,
+    until,
+    write,
+)
 from padir.refinement.corruption import (
     CORRUPTIONS,
     Cmlm,
@@ -18,6 +28,7 @@ from padir.refinement.corruption import (
     UniformRate,
     draft,
 )
+from padir.refinement.ids import CanvasIds, DecoderIds
 from padir.refinement.loop import Refined, State, advance, begin, refine, steps
 from padir.refinement.protocols import Corruption, Decoder, Proposal, StageTransition, Stop, Strategy
 from padir.refinement.scores import Chooser, Output
@@ -52,12 +63,14 @@ __all__ = [
     "Agreed",
     "BlockGibbs",
     "Canvas",
+    "CanvasIds",
     "Chooser",
     "Cmlm",
     "Constant",
     "Corruption",
     "Cycle",
     "Decoder",
+    "DecoderIds",
     "EasyFirst",
     "EntropyBound",
     "Factor",
@@ -100,12 +113,14 @@ __all__ = [
     "draft",
     "from_tokens",
     "get_strategy",
-    "remask",
+    "hold",
     "parse_strategy",
     "refine",
+    "remask",
     "repeats",
     "restore",
-    "steps",
     "restrict_visibility",
+    "steps",
+    "until",
     "write",
 ]

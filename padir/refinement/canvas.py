@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.refinement.segments import other_positions
-from padir.text.ids import Ids, equals_left, positions_in_segment
+from padir.refinement.ids import CanvasIds
+from padir.refinement.segments import is_noise, other_positions, same_segment
+from padir.text.ids import equals_left, positions_in_segment
 
 Tree = TypeVar("Tree")
 
@@ -46,7 +47,7 @@ class Canvas:
     done_BL: Bool[Array, "B L"]
     visible_BLL: Bool[Array, "B L L"] | None = None
     row_B: Int[Array, " B"] | None = None
-    ids: Ids = flax.struct.field(pytree_node=False, kw_only=True)
+    ids: CanvasIds = flax.struct.field(pytree_node=False, kw_only=True)
 
     @property
     def masked_BL(self) -> Bool[Array, "B L"]:
@@ -69,7 +70,7 @@ def from_tokens(
     initial_BL: Int[Array, "B L"],
     editable_BL: Bool[Array, "B L"],
     segment_BL: Int[Array, "B L"],
-    ids: Ids,
+    ids: CanvasIds,
 ) -> Canvas:
     """Makes a canvas of given tokens, with no scores and no sentence finished."""
     return Canvas(
@@ -84,9 +85,11 @@ def from_tokens(
     )
 
 
-def given(tokens_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: Ids) -> Canvas:
+def given(tokens_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: CanvasIds) -> Canvas:
     """Makes a canvas that begins with given tokens; all positions except EOS and padding are free."""
-    return from_tokens(tokens_BL, tokens_BL, (segment_BL > 0) & (tokens_BL != ids.eos), segment_BL, ids)
+    present_BL = segment_BL > 0
+    editable_BL = present_BL if ids.eos is None else present_BL & (tokens_BL != ids.eos)
+    return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)
 
 
 def write(
@@ -110,20 +113,31 @@ def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "
 
     An initial token that is a mask stays the mask. `initial_BL` does not change.
     """
-    piece_BL = (canvas.initial_BL >= canvas.ids.first_regular) & (canvas.initial_BL < canvas.ids.end_regular)
+    piece_BL = is_noise(canvas.initial_BL, canvas.ids)
     fresh = dataclasses.replace(canvas, initial_BL=jnp.where(piece_BL, noise_BL, canvas.initial_BL))
     return dataclasses.replace(remask(fresh, where_BL), initial_BL=canvas.initial_BL)
 
 
-def hold(canvas: Canvas, fixed_BL: Int[Array, "B L"]) -> Canvas:
-    """Writes the ids of `fixed_BL`, 0 for none, at editable positions; which are then fixed."""
-    held_BL = (fixed_BL > 0) & canvas.editable_BL
+def hold(canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"]) -> Canvas:
+    """Fixes the editable positions of `where_BL`, such as a prompt's, at given tokens, which no strategy rewrites."""
+    held_BL = where_BL & canvas.editable_BL
     return dataclasses.replace(
         canvas,
-        tokens_BL=jnp.where(held_BL, fixed_BL, canvas.tokens_BL),
-        initial_BL=jnp.where(held_BL, fixed_BL, canvas.initial_BL),
+        tokens_BL=jnp.where(held_BL, tokens_BL, canvas.tokens_BL),
+        initial_BL=jnp.where(held_BL, tokens_BL, canvas.initial_BL),
         editable_BL=canvas.editable_BL & ~held_BL,
     )
+
+
+def until(canvas: Canvas, end: int) -> Bool[Array, "B L"]:
+    """True at a sentence's positions up to the first editable one that holds `end`, or at all if none does.
+
+    `end` is the EOS of a decoder that writes it like any other token.
+    """
+    end_BL = canvas.editable_BL & (canvas.tokens_BL == end)
+    first_BLL = end_BL[:, None, :] & same_segment(canvas.segment_BL)
+    index_L = jnp.arange(canvas.tokens_BL.shape[1])
+    return (canvas.segment_BL > 0) & ~(first_BLL & (index_L < index_L[:, None])).any(-1)
 
 
 def choose_rows(where_B: Bool[Array, " B"], yes: Tree, no: Tree) -> Tree:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Int, Key
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, from_tokens
+from padir.refinement.ids import CanvasIds
 from padir.refinement.protocols import Corruption
 from padir.refinement.segments import (
     KIND,
@@ -30,7 +31,7 @@ from padir.refinement.segments import (
     segment_keys,
     uniform_draws,
 )
-from padir.text.ids import Ids, positions_in_segment, sequence_mask
+from padir.text.ids import positions_in_segment, sequence_mask
 
 
 @checks.settings
@@ -48,7 +49,7 @@ class Uniform:
     def full(self) -> Uniform:
         return Uniform(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: CanvasIds):
         chosen_BL = choose_share(key_B, editable_BL, segment_BL, self.rate)
         return jnp.where(chosen_BL, random_pieces(key_B, segment_BL, ids), tokens_BL), chosen_BL
 
@@ -68,7 +69,7 @@ class Mask:
     def full(self) -> Mask:
         return Mask(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: CanvasIds):
         chosen_BL = choose_share(key_B, editable_BL, segment_BL, self.rate)
         return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
 
@@ -91,7 +92,7 @@ class MaskRange:
     def full(self) -> MaskRange:
         return MaskRange(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: CanvasIds):
         mask_L = jnp.array(np.array(ids.mask_range(tokens_BL.shape[1]), np.int32))
         chosen_BL = choose_share(key_B, editable_BL, segment_BL, self.rate)
         return jnp.where(chosen_BL, mask_L[positions_in_segment(segment_BL)], tokens_BL), chosen_BL
@@ -131,7 +132,7 @@ class Mixed:
         noise = self.random + self.mask
         return Mixed(correct=0.0, random=self.random / noise, mask=self.mask / noise)
 
-    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: CanvasIds):
         noise = self.random + self.mask
         chosen_BL = choose_share(key_B, editable_BL, segment_BL, 1.0 if self.correct == 0 else noise)
         random_BL = uniform_draws(position_keys(key_B, segment_BL, KIND)) < self.random / noise
@@ -152,7 +153,7 @@ class Cmlm:
     def full(self) -> Mask:
         return Mask(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: CanvasIds):
         chosen_BL = choose_some(key_B, editable_BL, segment_BL)
         return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
 
@@ -167,7 +168,7 @@ class UniformRate:
     def full(self) -> Uniform:
         return Uniform(rate=1.0)
 
-    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: Ids):
+    def __call__(self, key_B, tokens_BL, editable_BL, segment_BL, *, ids: CanvasIds):
         rate_BL = uniform_draws(segment_keys(key_B, segment_BL, SHARE))
         chosen_BL = choose_share(key_B, editable_BL, segment_BL, rate_BL)
         return jnp.where(chosen_BL, random_pieces(key_B, segment_BL, ids), tokens_BL), chosen_BL
@@ -209,9 +210,11 @@ _DRAFT = 2**31 - 1
 
 
 def draft(
-    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
+    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: CanvasIds
 ) -> Canvas:
     """Makes the first canvas for given lengths: noise at every position, EOS at the last position of each row.
+
+    Ids without an EOS (`DecoderIds.eos=None`) have noise at the last position, too.
 
     Args:
       key_B: one key per row.
@@ -222,7 +225,7 @@ def draft(
       PadirError: a key or length is of the wrong kind, a length is out of range (unless it is traced), or the
         corruption is none.
 
-    >>> from padir.refinement import Mask
+    >>> from padir.text.ids import Ids
     >>> ids = Ids(vocab_size=16, num_sentinels=4, first_regular=3)
     >>> draft(jax.random.split(jax.random.key(0), 2), jnp.array([4, 2]), 4, Mask(), ids).tokens_BL.tolist()
     [[15, 15, 15, 1], [15, 1, 0, 0]]
@@ -239,12 +242,14 @@ def draft(
 
 
 def noise_canvas(
-    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
+    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: CanvasIds
 ) -> Canvas:
     """Makes the canvas of `draft` without checks of its arguments; a row of length 0 is empty."""
     present_BL = sequence_mask(length_B, max_length)
-    editable_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
-    blank_BL = jnp.where(editable_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
+    editable_BL, blank_BL = present_BL, jnp.full(present_BL.shape, ids.padding, jnp.int32)
+    if ids.eos is not None:  # EOS is placed by the length model and never rewritten
+        editable_BL = sequence_mask(length_B - 1, max_length)
+        blank_BL = jnp.where(present_BL & ~editable_BL, ids.eos, blank_BL)
     segment_BL = present_BL.astype(jnp.int32)
     key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
     made = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)

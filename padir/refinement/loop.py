@@ -28,7 +28,7 @@ from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, Tree, choose_rows, restore
 from padir.refinement.protocols import Decoder, Number, Proposal, Stop, Strategy
-from padir.refinement.scores import Output, forbid
+from padir.refinement.scores import Output, best_ids, forbid
 from padir.refinement.segments import check_keys
 from padir.text.ids import at_most
 
@@ -45,6 +45,8 @@ class State:
       memory, stop_memory: memory of the strategy and of its stopping rule.
       passes_B: number of passes that each row took.
       failed_B: True for rows in which a pass gave NaN where the strategy wrote.
+      unwritable_B: number of editable positions whose best id in the first pass is one of `canvas.ids.special`, which
+        nothing writes; 0 if other ids were banned.
     """
 
     step: Int[Array, ""]
@@ -54,6 +56,7 @@ class State:
     stop_memory: PyTree
     passes_B: Int[Array, " B"]
     failed_B: Bool[Array, " B"]
+    unwritable_B: Int[Array, " B"]
 
     @property
     def cycled_B(self) -> Bool[Array, " B"]:
@@ -107,7 +110,8 @@ def refine(
       decoder, strategy: a canvas -> logits_BLV (or `Output`), and one of `padir.refinement.STRATEGIES`.
       num_steps: T, at least 1; one-shot decoding is 1. It may be a traced value inside jit, so that another number of
         steps needs no compilation.
-      banned_ids: ids that are never written; None means `canvas.ids.special`.
+      banned_ids: ids that are never written; None means `canvas.ids.special`, and then a decoder whose best ids are
+        mostly among these is refused.
       traced_steps: also return the tokens and scores after every step, in arrays for this number of steps, at least
         num_steps; entries beyond num_steps repeat the last tokens.
       rows_at_once: number of rows in one decoder call; None puts all rows into one call. With a number, the calls leave
@@ -115,7 +119,8 @@ def refine(
 
     Raises:
       PadirError: num_steps is below 1 or above `traced_steps`; keys, canvas, strategy or the decoder's output are of
-        another shape or type; or, outside jit, logits are NaN (inside jit, `checkify.nan_checks` finds them).
+        another shape or type; or, outside jit, logits are NaN (inside jit, `checkify.nan_checks` finds them), or most
+        of the decoder's best ids for the first canvas are never written.
 
     >>> import jax, jax.numpy as jnp
     >>> from padir.refinement import Padir, Uniform, draft
@@ -152,7 +157,7 @@ def refine(
         body,
         (begun, traced),
     )
-    _refuse_nan(state)
+    _refuse_failures(state)
     tokens_TBL, scores_TBL = (None, None) if traced is None else traced
     return Refined(state.canvas, state.passes_B, state.cycled_B, tokens_TBL, scores_TBL, state.memory)
 
@@ -178,7 +183,7 @@ def steps(
     yield state
     while state.step < num_steps and not state.canvas.done_B.all():
         state = _advance_jitted(state, decoder, strategy, num_steps, banned_ids)
-        _refuse_nan(state)
+        _refuse_failures(state)
         yield state
 
 
@@ -204,7 +209,7 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     for leaf in jax.tree.leaves((memory, stop_memory)):
         shape = (*passes_B.shape, *jnp.shape(leaf)[1:])  # all leaves begin with axis B
         _check_array(f"a leaf of the memory that {type(strategy).__name__}.init or its stop rule gives", leaf, shape)
-    return State(jnp.int32(0), key_B, canvas, memory, stop_memory, passes_B, passes_B > 0)
+    return State(jnp.int32(0), key_B, canvas, memory, stop_memory, passes_B, passes_B > 0, passes_B)
 
 
 def _check_choices(canvas, decoder, banned_ids, rows_at_once=None) -> None:
@@ -239,11 +244,21 @@ def _check_array(name: str, array: Any, shape: tuple[Any, ...], kind: Any = jnp.
         raise PadirError(name, f"an array of shape {list(shape)}{of}", f"{list(got[0] or ())} {got[1]}")
 
 
-def _refuse_nan(state: State) -> None:
-    """Raises if a pass gave NaN, unless the state is traced."""
-    if not isinstance(state.failed_B, Tracer) and state.failed_B.any():
+def _refuse_failures(state: State) -> None:
+    """Raises if a pass gave NaN, or if most best ids may never be written; does nothing if the state is traced."""
+    if isinstance(state.failed_B, Tracer):
+        return
+    if state.failed_B.any():
         what = "the decoder's logits are NaN where the strategy writes"
         raise PadirError(what, remedy="check the decoder's parameters and its input")
+    unwritable, editable = int(state.unwritable_B.sum()), int(state.canvas.editable_BL.sum())
+    if 2 * unwritable > editable:
+        shown = ", ".join(map(str, state.canvas.ids.special[:6]))
+        what = (
+            f"the decoder's best id may never be written at {unwritable} of {editable} positions: its ids are not those"
+            f" of the canvas, where {shown}{', ...' if len(state.canvas.ids.special) > 6 else ''} are special"
+        )
+        raise PadirError(what, remedy="describe the decoder's ids with DecoderIds, or name the banned_ids")
 
 
 def advance(
@@ -317,8 +332,11 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Numb
     if not isinstance(output, Output):
         output = Output(logits_BLV=output)
     _check_output(output, canvas)
+    raw_BLV, unwritable_B = output.logits_BLV, state.unwritable_B
+    if banned is None and output.found_BL is None:
+        unwritable_B = jax.lax.cond(state.step == 0, lambda: _unwritable(raw_BLV, canvas), lambda: unwritable_B)
     banned = canvas.ids.special if banned is None else banned
-    logits_BLV = forbid(output.logits_BLV.astype(jnp.float32), banned)
+    logits_BLV = forbid(raw_BLV.astype(jnp.float32), banned)
     found_BL = output.found_BL if banned == canvas.ids.special else None
     output = dataclasses.replace(output, logits_BLV=logits_BLV, found_BL=found_BL)
     key_B = _fold(state.key_B, state.step)
@@ -329,7 +347,13 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Numb
     canvas, memories = choose_rows(canvas.done_B, (canvas, memories), (after, memories_after))
     passes_B = state.passes_B + ~state.canvas.done_B
     failed_B = state.failed_B | failed_BL.any(-1)
-    return State(state.step, state.key_B, canvas, memories[0], memories[1], passes_B, failed_B)
+    return State(state.step, state.key_B, canvas, memories[0], memories[1], passes_B, failed_B, unwritable_B)
+
+
+def _unwritable(logits_BLV: Float[Array, "B L V"], canvas: Canvas) -> Int[Array, " B"]:
+    """Number of editable positions of each row at which a special id has the largest logit."""
+    special_V = jnp.zeros(logits_BLV.shape[-1], bool).at[jnp.array(canvas.ids.special, int)].set(True, mode="drop")
+    return (canvas.editable_BL & special_V[best_ids(logits_BLV)]).sum(-1)
 
 
 def in_groups(

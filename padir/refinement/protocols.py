@@ -10,8 +10,8 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from padir.refinement.canvas import Canvas
+from padir.refinement.ids import CanvasIds
 from padir.refinement.scores import Output
-from padir.text.ids import Ids
 
 Number = int | Int[Array, ""]
 """A number of steps, which a compiled program may leave open."""
@@ -56,7 +56,7 @@ class Corruption(Protocol):
         editable_BL: Bool[Array, "B L"],
         segment_BL: Int[Array, "B L"],
         *,
-        ids: Ids,
+        ids: CanvasIds,
     ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]: ...
 
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.errors import PadirError
-from padir.text.ids import Ids, positions_in_segment
+from padir.refinement.ids import CanvasIds
+from padir.text.ids import positions_in_segment
 
 
 def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
@@ -128,10 +129,23 @@ def uniform_draws(key_BL: Key[Array, "B L"]) -> Float[Array, "B L"]:
     return jax.vmap(jax.vmap(jax.random.uniform))(key_BL)
 
 
-def random_pieces(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], ids: Ids) -> Int[Array, "B L"]:
-    """One regular piece for each position, all equally likely."""
-    draw = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), ids.first_regular, ids.end_regular)))
-    return draw(position_keys(key_B, segment_BL, NOISE))
+def random_pieces(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], ids: CanvasIds) -> Int[Array, "B L"]:
+    """One of `ids.noise` for each position, all equally likely."""
+    noise = ids.noise
+    if not noise:
+        raise PadirError("these ids name none to draw at random", remedy="set DecoderIds.random_ids")
+    first, end = (noise.start, noise.stop) if isinstance(noise, range) else (0, len(noise))
+    draw_BL = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), first, end)))
+    drawn_BL = draw_BL(position_keys(key_B, segment_BL, NOISE))
+    return drawn_BL if isinstance(noise, range) else jnp.array(noise)[drawn_BL]
+
+
+def is_noise(tokens_BL: Int[Array, "B L"], ids: CanvasIds) -> Bool[Array, "B L"]:
+    """True at tokens that `random_pieces` may draw."""
+    noise = ids.noise
+    if isinstance(noise, range):
+        return (tokens_BL >= noise.start) & (tokens_BL < noise.stop)
+    return jnp.isin(tokens_BL, jnp.array(noise))
 
 
 def choose_share(

@@ -102,6 +102,11 @@ class Ids:
         """The first sentinel, one past the last regular piece."""
         return self.vocab_size - self.num_sentinels
 
+    @property
+    def noise(self) -> range:
+        """The regular pieces, from which random canvases are drawn."""
+        return range(self.first_regular, self.end_regular)
+
     def mask_range(self, length: int) -> range:
         """The mask ids of positions 0 .. length-1: V-4, V-5, ...
 

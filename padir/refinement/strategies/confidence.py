@@ -221,5 +221,6 @@ class Renoise(Memoryless):
         editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
         accepted_BL = within_entropy(entropies(output.logits_BLV), editable_BL, segment_BL, self.gamma)
         drawn = sample_tokens(key_B, output, segment_BL, self.temperature)
-        noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, random_pieces(key_B, segment_BL, canvas.ids))
+        noise_BL = random_pieces(key_B, segment_BL, canvas.ids) if canvas.ids.noise else canvas.initial_BL
+        noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, noise_BL)
         return Proposal(noisy, write(canvas, editable_BL, *output.best()), memory)
