@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -17,7 +16,7 @@ from padir.refinement import Canvas, MaskPredict, Never, Output, Proposal, Strat
 from padir.refinement.canvas import choose_rows, renoise
 from padir.refinement.loop import propose
 from padir.refinement.scores import token_scores
-from padir.refinement.segments import KIND, PLACE, choose, position_keys, random_pieces, share_of, uniform_draws
+from padir.refinement.segments import KIND, PLACE, choose, choose_share, fold_keys, random_pieces, share_of
 from padir.refinement.strategies.sampling import sample_tokens
 
 _CORRECTION = 6  # a step's key is folded with this number, so that the draws of a correction are its own
@@ -62,16 +61,16 @@ class GibbsCorrector:
         count_BL = share_of(self.share, editable_BL, segment_BL)
         drawn_BL = choose(key_B, editable_BL, segment_BL, count_BL, PLACE) | (step == 0)
         others_BLV = self.without_own(output.logits_BLV, canvas, jnp.where(step == 0, 1.0, self.rate))
-        token_BL, _ = sample_tokens(key_B, Output(others_BLV), segment_BL, self.temperature)
+        token_BL, _ = sample_tokens(key_B, Output(others_BLV), segment_BL, self.temperature, drawn_BL)
         written = write(canvas, drawn_BL, token_BL, token_scores(output.logits_BLV, token_BL))
-        noised_BL = drawn_BL & (uniform_draws(position_keys(key_B, segment_BL, KIND)) < self.rate)
-        noisy = renoise(written, noised_BL, random_pieces(key_B, segment_BL, canvas.ids))
+        noised_BL = choose_share(key_B, drawn_BL, segment_BL, self.rate, KIND)
+        noisy = renoise(written, noised_BL, random_pieces(key_B, segment_BL, canvas.ids, noised_BL))
         return Proposal(noisy, write(canvas, editable_BL, *output.best()), memory)
 
     @staticmethod
     def without_own(logits_BLV: Float[Array, "B L V"], canvas: Canvas, rate: Any) -> Float[Array, "B L V"]:
         """Divides each position's own token, as evidence at this rate of noise, out of the model's probabilities."""
-        pieces = canvas.ids.end_regular - canvas.ids.first_regular
+        pieces = len(canvas.ids.noise)
         own_BLV = jnp.arange(logits_BLV.shape[-1]) == canvas.tokens_BL[..., None]
         return logits_BLV - jnp.log(jnp.where(own_BLV, 1 - rate, 0.0) + rate / pieces)
 
@@ -127,7 +126,7 @@ class PredictorCorrector:
         cycle, steps = 1 + self.corrections, jnp.int32(step)
         place = {"step": step // cycle, "num_steps": (num_steps + self.corrections) // cycle}
         stepped, inner = propose(key_B, canvas, output, self.strategy, memory.inner, **place)
-        key_B = jax.vmap(lambda key: jax.random.fold_in(key, _CORRECTION))(key_B)
+        key_B = fold_keys(key_B, _CORRECTION)
         drawn = sample_tokens(key_B, output, canvas.segment_BL, self.temperature)
         corrected = write(canvas, memory.masked_BL, *drawn)
         inner_BL = ~memory.ended_BL & (steps % cycle == 0)

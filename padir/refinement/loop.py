@@ -29,7 +29,7 @@ from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, Tree, choose_rows, restore
 from padir.refinement.protocols import Decoder, Number, Proposal, Stop, Strategy
 from padir.refinement.scores import Output, best_ids, forbid
-from padir.refinement.segments import check_keys
+from padir.refinement.segments import Keys, check_keys, fold_keys
 from padir.text.ids import at_most
 
 
@@ -50,7 +50,7 @@ class State:
     """
 
     step: Int[Array, ""]
-    key_B: Key[Array, " B"]
+    key_B: Keys
     canvas: Canvas
     memory: PyTree
     stop_memory: PyTree
@@ -203,7 +203,7 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
         checks.whole_numbers(num_steps=num_steps)
     if not isinstance(num_steps, Tracer):
         checks.counts(1, "use 1 for one-shot decoding", num_steps=int(num_steps))
-    memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
+    memory = strategy.init(fold_keys(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
     stop_memory = strategy.stop.init(canvas)
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     for leaf in jax.tree.leaves((memory, stop_memory)):
@@ -287,7 +287,7 @@ _advance_jitted = jax.jit(advance, static_argnames=("strategy", "banned_ids"))
 
 
 def propose(
-    key_B: Key[Array, " B"],
+    key_B: Keys,
     canvas: Canvas,
     output: Output,
     strategy: Strategy,
@@ -339,7 +339,7 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Numb
     logits_BLV = forbid(raw_BLV.astype(jnp.float32), banned)
     found_BL = output.found_BL if banned == canvas.ids.special else None
     output = dataclasses.replace(output, logits_BLV=logits_BLV, found_BL=found_BL)
-    key_B = _fold(state.key_B, state.step)
+    key_B = fold_keys(state.key_B, state.step)
     after, memories_after = propose(key_B, canvas, output, strategy, memories, step=state.step, num_steps=num_steps)
     failed_BL = jnp.isnan(after.score_BL) & ~canvas.done_BL
     # A packed row goes on until all its sentences are finished.
@@ -375,7 +375,3 @@ def in_groups(
         return jax.tree.map(lambda x, part: x.at[row_G].set(part, mode="drop") if x.ndim else x, whole, after)
 
     return jax.lax.fori_loop(0, -(-where_B.sum() // size), visit, rows)
-
-
-def _fold(key_B, number):
-    return jax.vmap(lambda key: jax.random.fold_in(key, number))(key_B)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from padir.refinement.canvas import Canvas
 from padir.refinement.ids import CanvasIds
 from padir.refinement.scores import Output
+from padir.refinement.segments import Keys
 
 Number = int | Int[Array, ""]
 """A number of steps, which a compiled program may leave open."""
@@ -106,20 +107,21 @@ class Strategy(Protocol):
     """A frozen dataclass that proposes the next canvas; its fields are hyperparameters.
 
     `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
-    gets the index of the step, from 0, and logits in which forbidden ids are -inf. A strategy never changes padding or
-    EOS. It does not end sentences: its attribute `stop` names the rule that does, and `refine` takes `Proposal.last`
-    for finished sentences and after the last pass. A strategy that only some models can run has a class
+    gets the index of the step, from 0, and logits in which forbidden ids are -inf. Its keys are for the functions of
+    `padir.refinement.segments`, since an analysis may hand over `Draws` in place of keys. A strategy never changes
+    padding or EOS. It does not end sentences: its attribute `stop` names the rule that does, and `refine` takes
+    `Proposal.last` for finished sentences and after the last pass. A strategy that only some models can run has a class
     attribute `needs` (see `padir.refinement.strategies.check_strategy`).
     """
 
     @property
     def stop(self) -> Stop: ...
 
-    def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
+    def init(self, key_B: Keys, canvas: Canvas) -> PyTree: ...
 
     def step(
         self,
-        key_B: Key[Array, " B"],
+        key_B: Keys,
         canvas: Canvas,
         output: Output,
         memory: PyTree,
@@ -132,7 +134,7 @@ class Strategy(Protocol):
 class Memoryless:
     """Base of strategies without memory."""
 
-    def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> tuple[()]:
+    def init(self, key_B: Keys, canvas: Canvas) -> tuple[()]:
         return ()
 
 

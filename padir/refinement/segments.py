@@ -7,7 +7,7 @@ its first positions. Packing commutes with corruption: both orders give the same
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,37 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from padir.errors import PadirError
 from padir.refinement.ids import CanvasIds
 from padir.text.ids import positions_in_segment
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """Makes the random choices of a step itself. An analysis hands it to a strategy in place of keys, one for all rows.
+
+    So it can try every choice and know its probability (`padir.studies.analysis.law`). A strategy that draws by the
+    functions of this module and by `sample_tokens` alone can be analysed in this way.
+    """
+
+    def tokens(
+        self, logits_BLV: Float[Array, "B L V"], temperature: float, open_BL: Bool[Array, "B L"]
+    ) -> Int[Array, "B L"]:
+        """A token for each position of `open_BL`, drawn from the logits divided by the temperature."""
+        ...
+
+    def subset(self, among_BL: Bool[Array, "B L"], count_BL: int | Int[Array, "B L"]) -> Bool[Array, "B L"]:
+        """`count_BL` positions of `among_BL`, every set of that size equally likely."""
+        ...
+
+    def share(self, among_BL: Bool[Array, "B L"], rate: float | Float[Array, "B L"]) -> Bool[Array, "B L"]:
+        """Each position of `among_BL` with probability `rate`."""
+        ...
+
+    def pieces(self, where_BL: Bool[Array, "B L"], ids: CanvasIds) -> Int[Array, "B L"]:
+        """One of `ids.noise` for each position of `where_BL`, all equally likely."""
+        ...
+
+
+Keys: TypeAlias = Key[Array, " B"] | Draws
+"""One key for each row, or what decides draws in place of keys."""
 
 
 def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
@@ -112,13 +143,21 @@ def check_keys(key_B: Key[Array, " B"], rows: Any) -> None:
         raise PadirError(f"expected key_B to have one key for each of the {rows} rows, got {got}", remedy=remedy)
 
 
-def segment_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
+def fold_keys(key_B: Keys, number: int | Int[Array, ""]) -> Keys:
+    """Other keys for each number; `Draws` need none."""
+    return key_B if isinstance(key_B, Draws) else jax.vmap(lambda key: jax.random.fold_in(key, number))(key_B)
+
+
+def segment_keys(key_B: Keys, segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
     """One key for each segment, repeated at each position of the segment; another `stream` gives independent keys."""
+    if isinstance(key_B, Draws):
+        what = "a strategy that takes keys of positions or segments cannot be enumerated"
+        raise PadirError(what, remedy="draw by choose, choose_share, random_pieces and sample_tokens alone")
     fold = jax.vmap(lambda key, segment_L: jax.vmap(lambda s: jax.random.fold_in(key, s))(segment_L))
     return fold(jax.vmap(lambda key: jax.random.fold_in(key, stream))(key_B), segment_BL)
 
 
-def position_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
+def position_keys(key_B: Keys, segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
     """One key for each position of each segment; another `stream` gives independent keys."""
     fold = jax.vmap(jax.vmap(jax.random.fold_in))
     return fold(segment_keys(key_B, segment_BL, stream), positions_in_segment(segment_BL))
@@ -129,11 +168,15 @@ def uniform_draws(key_BL: Key[Array, "B L"]) -> Float[Array, "B L"]:
     return jax.vmap(jax.vmap(jax.random.uniform))(key_BL)
 
 
-def random_pieces(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], ids: CanvasIds) -> Int[Array, "B L"]:
-    """One of `ids.noise` for each position, all equally likely."""
+def random_pieces(
+    key_B: Keys, segment_BL: Int[Array, "B L"], ids: CanvasIds, where_BL: Bool[Array, "B L"] | None = None
+) -> Int[Array, "B L"]:
+    """One of `ids.noise` for each position, all equally likely; `where_BL` are those that matter, None for all."""
     noise = ids.noise
     if not noise:
         raise PadirError("these ids name none to draw at random", remedy="set DecoderIds.random_ids")
+    if isinstance(key_B, Draws):
+        return key_B.pieces(segment_BL > 0 if where_BL is None else where_BL, ids)
     first, end = (noise.start, noise.stop) if isinstance(noise, range) else (0, len(noise))
     draw_BL = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), first, end)))
     drawn_BL = draw_BL(position_keys(key_B, segment_BL, NOISE))
@@ -149,17 +192,20 @@ def is_noise(tokens_BL: Int[Array, "B L"], ids: CanvasIds) -> Bool[Array, "B L"]
 
 
 def choose_share(
-    key_B: Key[Array, " B"],
+    key_B: Keys,
     among_BL: Bool[Array, "B L"],
     segment_BL: Int[Array, "B L"],
     rate: float | Float[Array, "B L"],
+    stream: int = CHOICE,
 ) -> Bool[Array, "B L"]:
     """Chooses each position of `among_BL` independently with probability `rate`."""
-    return among_BL & (uniform_draws(position_keys(key_B, segment_BL, CHOICE)) < rate)
+    if isinstance(key_B, Draws):
+        return key_B.share(among_BL, rate)
+    return among_BL & (uniform_draws(position_keys(key_B, segment_BL, stream)) < rate)
 
 
 def choose(
-    key_B: Key[Array, " B"],
+    key_B: Keys,
     among_BL: Bool[Array, "B L"],
     segment_BL: Int[Array, "B L"],
     count_BL: int | Int[Array, "B L"],
@@ -169,6 +215,8 @@ def choose(
 
     `count_BL` holds the segment's count at every position of the segment, or is the count of every segment.
     """
+    if isinstance(key_B, Draws):
+        return key_B.subset(among_BL, count_BL)
     return worst(uniform_draws(position_keys(key_B, segment_BL, stream)), among_BL, segment_BL, count_BL)
 
 

@@ -62,7 +62,6 @@ def analyse_options(parser: Parser) -> None:
         "strategies": "refinement, oracle: strategies; all if none is given",
         "passes": "refinement, schedule: numbers of passes",
         "targets": "oracle: number of targets of each family",
-        "outputs": "oracle: outputs of each target",
     }
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})
     test_set_options(parser, "train", "validation", "test")

@@ -15,7 +15,7 @@ from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, renoise, write
 from padir.refinement.protocols import Memoryless, Proposal
 from padir.refinement.scores import Output
-from padir.refinement.segments import count_in_segment, precedes, random_pieces, worst
+from padir.refinement.segments import count_in_segment, is_noise, precedes, random_pieces, worst
 from padir.refinement.stop import Agreed, NothingOpen, Repetition
 from padir.refinement.strategies.sampling import sample_tokens
 from padir.refinement.strategies.schedules import Schedule, still_masked
@@ -220,7 +220,10 @@ class Renoise(Memoryless):
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
         accepted_BL = within_entropy(entropies(output.logits_BLV), editable_BL, segment_BL, self.gamma)
-        drawn = sample_tokens(key_B, output, segment_BL, self.temperature)
-        noise_BL = random_pieces(key_B, segment_BL, canvas.ids) if canvas.ids.noise else canvas.initial_BL
+        drawn = sample_tokens(key_B, output, segment_BL, self.temperature, accepted_BL)
+        noise_BL = canvas.initial_BL
+        if canvas.ids.noise:
+            noisy_BL = editable_BL & ~accepted_BL & is_noise(canvas.initial_BL, canvas.ids)
+            noise_BL = random_pieces(key_B, segment_BL, canvas.ids, noisy_BL)
         noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, noise_BL)
         return Proposal(noisy, write(canvas, editable_BL, *output.best()), memory)

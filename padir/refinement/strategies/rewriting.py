@@ -131,7 +131,7 @@ class Padir:
             return output.best()
         logits_BLV = output.logits_BLV
         among_BLV = likely(logits_BLV / self.temperature, self.top_k, self.top_p)
-        token_BL, _ = sample_tokens(key_B, Output(among_BLV), canvas.segment_BL, 1.0)
+        token_BL, _ = sample_tokens(key_B, Output(among_BLV), canvas.segment_BL, 1.0, canvas.editable_BL)
         return token_BL, token_scores(logits_BLV, token_BL)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.refinement.canvas import Canvas, remask, write
@@ -22,12 +22,14 @@ from padir.refinement.protocols import Memoryless, Proposal, Stop
 from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import (
     PLACE,
+    Draws,
+    Keys,
     choose,
+    choose_share,
     count_in_segment,
     other_positions,
     position_keys,
     share_of,
-    uniform_draws,
     worst,
 )
 from padir.refinement.stop import Agreed, Never, NothingOpen, Repetition
@@ -38,7 +40,7 @@ _TOKEN, _WHERE = range(2)
 
 
 def sample_tokens(
-    key_B: Key[Array, " B"],
+    key_B: Keys,
     output: Output,
     segment_BL: Int[Array, "B L"],
     temperature: float,
@@ -46,11 +48,15 @@ def sample_tokens(
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Draws a token for each position by Gumbel-max, one key a position; returns log-probabilities at temperature 1.
 
-    At temperature 0 it gives the best tokens for the positions that may be written (`Output.best`).
+    `open_BL` are the positions whose token or score the strategy uses; None for all. At temperature 0 it gives the best
+    tokens for them (`Output.best`).
     """
     if temperature == 0:
         return output.best(open_BL)
     logits_BLV = output.logits_BLV
+    if isinstance(key_B, Draws):
+        token_BL = key_B.tokens(logits_BLV, temperature, segment_BL > 0 if open_BL is None else open_BL)
+        return token_BL, token_scores(logits_BLV, token_BL)
     draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
     gumbel_BLV = draw(position_keys(key_B, segment_BL, _TOKEN))
     token_BL = (logits_BLV + temperature * gumbel_BLV).argmax(-1).astype(jnp.int32)
@@ -95,12 +101,12 @@ class SundaeSampling(Memoryless):
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
-        order_BL = canvas.score_BL
+        count_BL = share_of(self.share, editable_BL, segment_BL)
         if self.order == "random":
-            order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
-        chosen_BL = worst(order_BL, editable_BL, segment_BL, share_of(self.share, editable_BL, segment_BL)) | (
-            step == 0
-        )
+            chosen_BL = choose(key_B, editable_BL, segment_BL, count_BL, _WHERE)
+        else:
+            chosen_BL = worst(canvas.score_BL, editable_BL, segment_BL, count_BL)
+        chosen_BL |= editable_BL & (step == 0)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output, segment_BL, self.temperature, chosen_BL))
         last = write(written, editable_BL, *output.best()) if self.argmax_last else written
         return Proposal(written, last, memory)
@@ -203,10 +209,10 @@ class IndependentParallel:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Sweep, *, step, num_steps) -> Proposal:
         editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
-        token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature)
         now_BL = editable_BL & (_leftmost(memory.pending_BL, segment_BL) | (step == 0))
         if canvas.visible_BLL is not None:
             now_BL = editable_BL
+        token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature, now_BL)
         drawn_tokens_BL = jnp.where(now_BL, token_BL, memory.drawn_tokens_BL)
         drawn_score_BL = jnp.where(now_BL, score_BL, memory.drawn_score_BL)
         pending_BL = memory.pending_BL & ~now_BL
@@ -260,10 +266,10 @@ class Remdm(Memoryless):
         most = (1 - after) / jnp.maximum(before, 1e-9)
         sigma = self.sigma * jnp.minimum(1.0, most) if self.rescale else jnp.minimum(self.sigma, most)
         shown = (after - (1 - sigma) * before) / (1 - before)
-        draw_BL = uniform_draws(position_keys(key_B, canvas.segment_BL, PLACE))
-        drawn = sample_tokens(key_B, output, canvas.segment_BL, self.temperature)
-        again_BL = canvas.editable_BL & ~masked_BL & (draw_BL < sigma)
-        after = remask(write(canvas, masked_BL & (draw_BL < shown), *drawn), again_BL)
+        share_BL = jnp.where(masked_BL, shown, sigma)
+        changed_BL = choose_share(key_B, canvas.editable_BL, canvas.segment_BL, share_BL, PLACE)
+        drawn = sample_tokens(key_B, output, canvas.segment_BL, self.temperature, masked_BL)
+        after = remask(write(canvas, masked_BL & changed_BL, *drawn), changed_BL & ~masked_BL)
         return Proposal(after, write(canvas, masked_BL, *drawn), memory)
 
 
@@ -296,7 +302,8 @@ class PathPlanning(Memoryless):
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         editable_BL, segment_BL, was_masked_BL = canvas.editable_BL, canvas.segment_BL, canvas.masked_BL
-        token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature)
+        open_BL = was_masked_BL if self.judges == "written" else editable_BL
+        token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature, open_BL)
         judged_BL = token_scores(output.logits_BLV, canvas.tokens_BL) if self.judges == "written" else score_BL
         # A written token may by now have the probability 0, and 0 times -inf is no number.
         kept_BL = self.eta * jnp.maximum(judged_BL, jnp.finfo(jnp.float32).min)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ READ_BY = {
     "given": ("dependency",),
     "strategies": ("refinement", "oracle"),
     "passes": ("refinement", "schedule"),
-    **dict.fromkeys(("own", "targets", "outputs"), ("oracle",)),
+    **dict.fromkeys(("own", "targets"), ("oracle",)),
     **dict.fromkeys(("sentences", "model", "data", "task", "test"), tuple(SUBJECTS)),
     **dict.fromkeys(("length_window", "length_min_p", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
 }
@@ -91,12 +92,12 @@ def run_oracle(
       own: strategies of the user, each as MODULE:NAME.
     """
     require_matplotlib()
-    findings = audit.analyse(own, options.strategies, options.targets, options.outputs, seed, tell)
+    findings = audit.analyse(own, options.strategies, options.targets, seed, tell)
     return _written({"subject": "oracle", "seed": seed}, findings, output)
 
 
 def _written(about: dict[str, Any], findings: Findings, output: str | None) -> dict[str, Any]:
-    result = _without_nan({**about, **findings.metrics, "rows": findings.rows})
+    result = _finite({**about, **findings.metrics, "rows": findings.rows})
     if output:
         _write(Path(output), about, findings, result)
     return result
@@ -112,13 +113,13 @@ def _write(folder: Path, about: dict[str, Any], findings: Findings, result: dict
     write_text(folder / f"{subject}.html", render(f"padir: {subject}", about, findings.sections))
 
 
-def _without_nan(value: Any) -> Any:
-    """A copy of a value for JSON, with None for NaN (an undefined metric, such as the correlation with a constant)."""
+def _finite(value: Any) -> Any:
+    """A copy of a value for JSON, with None for NaN, such as the correlation with a constant, and for infinity."""
     if isinstance(value, dict):
-        return {name: _without_nan(each) for name, each in value.items()}
+        return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and value != value else value
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def cells(subject: str, row: Row) -> list[str]:

@@ -1,20 +1,18 @@
 """Errors of decoding strategies that run on exact probabilities, so that the strategy alone causes them.
 
-There are two families of targets, n distributions each, over sentences of six tokens with two choices at a position:
+There are two families of targets, n distributions each, over sentences of five tokens with two choices at a position:
 
 - wordings: five right wordings. No right wording consists of the likeliest token of every position.
 - spin glasses: Ising models of random couplings and weak fields, with several modes. Every sentence is right.
 
-The outputs of a target are R draws with an exact decoder (`padir.studies.analysis.truth`), counted by right answer. Let
-w_k be the probability of a right answer, c_k its count, and q_k = c_k / R:
+The law q of a strategy's outputs is enumerated (`padir.studies.analysis.law`). Let w be the target:
 
-- not right: share of the R outputs that are no right answer.
-- total variation: (sum over k of |q_k - w_k| + share of outputs that are no right answer) / 2. It is exact for a
-  strategy that always gives the same output. Otherwise the estimate from R draws is biased upward; the row `DRAWS`, of
-  draws from the truth itself, has about the largest bias.
-- divergence: KL from the truth to the outputs in nats, sum over k of w_k log(w_k / q_k). To make it finite, q_k is (c_k
-  + 1/2) / (R + (K + 1) / 2) here, with one further cell for outputs that are no right answer. If a strategy never gives
-  some right answer, the true divergence is infinite, and this value is only a lower bound.
+- not right: probability of an output that is no right answer.
+- tv: total variation, half of the sum of |q - w| over all sentences.
+- kl: KL from the target to the outputs in nats, the sum of w log(w / q). It is infinite if a right answer is never
+  written, as by every strategy that draws nothing.
+- over best: kl minus that of the best schedule with as many passes, which draws a stated number of random positions in
+  each pass (`padir.studies.ising.pass_sizes`). A strategy that chooses its positions well may be below it.
 
 Each error is a mean over the n targets of a family, with half the width of its 95 % interval over targets.
 """
@@ -27,19 +25,20 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from padir.errors import PadirError
-from padir.refinement import Corruption, Mask, Strategy, Uniform, parse_strategy
+from padir.refinement import Strategy, parse_strategy
 from padir.reporting.page import Section, cell
 from padir.studies.analysis import plotting
+from padir.studies.analysis.law import Law, law
 from padir.studies.analysis.study import Findings, Row, Tell
-from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint, decode
+from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint
+from padir.studies.ising.pass_sizes import best_schedules
 from padir.studies.ising.spin_models import Ising, distribution, spins
 
-CANVASES: dict[str, Corruption] = {"mask": Mask(1.0), "uniform": Uniform(1.0)}
+CANVASES = ("mask", "uniform")
 
 # Every strategy with its own defaults, variants as published, and draws by those whose default is the argmax.
 STRATEGIES = (
@@ -69,10 +68,12 @@ STRATEGIES = (
     "block_gibbs",
     "block_gibbs:block=99",
 )
-DRAWS = "draws from the truth"
+PASSES = range(1, 8)
+_SHOWN = (1, 2, 4, 6)  # numbers of passes in the picture
 
-LENGTH = 6
+LENGTH = 5
 _WORDINGS = 5
+_TOGETHER = 8  # targets whose states are enumerated at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,25 +84,18 @@ class Targets:
       families: the name of each distribution's family.
       joints: the distributions.
       pieces: number of regular pieces, V'.
-      draws: R, number of outputs drawn for each distribution.
     """
 
     families: Sequence[str]
     joints: Sequence[Joint]
     pieces: int
-    draws: int
 
     @classmethod
-    def of(cls, each: int, draws: int, seed: int) -> Targets:
+    def of(cls, each: int, seed: int) -> Targets:
         """Makes `each` targets of both families."""
         rng = np.random.default_rng(seed)
         found = [wordings(rng) for _ in range(each)] + [spin_glass(rng) for _ in range(each)]
-        return cls(["wordings"] * each + ["spin glasses"] * each, found, 2, draws)
-
-    def steps(self) -> list[int]:
-        """The numbers of passes that are tried: 1, 2, 4, ... and the length with EOS, L."""
-        length = self.joints[0].tokens_KL.shape[1]
-        return [*(1 << n for n in range(length.bit_length()) if 1 << n <= length), length + 1]
+        return cls(["wordings"] * each + ["spin glasses"] * each, found, 2)
 
 
 def wordings(rng: np.random.Generator) -> Joint:
@@ -130,19 +124,19 @@ class Errors(NamedTuple):
     kl: Float[np.ndarray, " G"]
 
 
-def errors(counts: Sequence[np.ndarray], truth: Sequence[Joint], draws: int) -> Errors:
-    """Errors of counts of right answers among `draws` outputs of every target; targets may have different K.
-
-    >>> joint = Joint(np.array([[7, 8], [8, 7]]), np.array([0.5, 0.5]))
-    >>> [each.tolist() for each in errors([np.array([50, 0])], [joint], 100)[:2]]
-    [[0.5], [0.5]]
-    """
+def errors(outputs: Law, truth: Sequence[Joint]) -> Errors:
+    """The errors of a law of outputs, whose tokens have the exact decoder's numbers."""
     found = []
-    for count_K, joint in zip(counts, truth, strict=True):
-        rest = 1 - count_K.sum() / draws
-        tv = (np.abs(count_K / draws - joint.prob_K).sum() + rest) / 2
-        smooth_K = (count_K + 0.5) / (draws + (len(count_K) + 1) / 2)
-        found.append((rest, tv, (joint.prob_K * np.log(joint.prob_K / smooth_K)).sum()))
+    for target, joint in enumerate(truth):
+        mine = outputs.target_K == target
+        _, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
+        answer_KL = FIRST + index_KL.reshape(joint.tokens_KL.shape)
+        is_answer = (outputs.tokens_KL[mine][:, None] == answer_KL).all(-1)
+        prob_K = outputs.prob_K[mine] @ is_answer
+        rest = max(0.0, 1 - prob_K.sum())
+        with np.errstate(divide="ignore"):
+            kl = (joint.prob_K * (np.log(joint.prob_K) - np.log(prob_K))).sum()
+        found.append((rest, (np.abs(prob_K - joint.prob_K).sum() + rest) / 2, kl))
     return Errors(*np.array(found).T)
 
 
@@ -153,29 +147,29 @@ def suits(strategy: Strategy, canvas: str) -> bool:
     return not unmet & getattr(strategy, "needs", frozenset()) and getattr(strategy, "head_judges", judged) == judged
 
 
-def errors_of(targets: Targets, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, np.ndarray]:
-    """(errors, mean number of passes) of a strategy at each target, with the exact decoder."""
-    oracle = ExactDecoder.of(targets.joints, targets.pieces)
-    key = jax.random.key(seed)
-    corruption = CANVASES[canvas]
-    tokens_GRL, passes_GR = decode(key, oracle, steps, strategy=strategy, corruption=corruption, draws=targets.draws)
-    counts = []
-    for tokens_RL, joint in zip(tokens_GRL, targets.joints, strict=True):
-        _, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
-        counts.append(_count(tokens_RL, FIRST + index_KL.reshape(joint.tokens_KL.shape)))
-    return errors(counts, targets.joints, targets.draws), passes_GR.mean(-1)
+def errors_of(targets: Targets, strategy: Strategy, canvas: str, steps: int) -> tuple[Errors, np.ndarray] | None:
+    """(errors, mean number of passes) of a strategy at each target; None if a pass has too many states to enumerate.
+
+    Raises:
+      PadirError: the strategy adds up logits (the remask "logits"), which an oracle's own numbering does not allow.
+    """
+    if getattr(strategy, "remask", None) == "logits":
+        raise PadirError("remask", '"previous", "start" or "none" with an oracle', "logits")
+    parts = []
+    for begin in range(0, len(targets.joints), _TOGETHER):
+        joints = targets.joints[begin : begin + _TOGETHER]
+        found = law(strategy, ExactDecoder.of(joints, targets.pieces), steps, masked=canvas == "mask")
+        if found is None:
+            return None
+        parts.append((*errors(found, joints), found.passes_G))
+    *values, passes_G = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Errors(*values), passes_G
 
 
-def errors_of_draws(targets: Targets, seed: int) -> Errors:
-    """Errors of draws from the truth itself, as many as the outputs of a strategy."""
-    rng = np.random.default_rng(seed)
-    counts = [rng.multinomial(targets.draws, joint.prob_K) for joint in targets.joints]
-    return errors(counts, targets.joints, targets.draws)
-
-
-def _count(tokens_RL: Int[np.ndarray, "R L"], answer_KL: Int[np.ndarray, "K L"]) -> Int[np.ndarray, " K"]:
-    """Number of outputs that are each right answer."""
-    return (tokens_RL[:, None] == answer_KL).all(-1).sum(0)
+def best_of(joint: Joint) -> list[float]:
+    """KL of the best schedule with each number of `PASSES`, which draws random positions in each pass."""
+    costs = [cost for cost, _ in best_schedules(joint.entropy_curve())]
+    return [costs[min(passes, len(costs)) - 1] for passes in PASSES]
 
 
 def strategies_of(own: Sequence[str] = (), names: Sequence[str] | None = None) -> Iterator[tuple[str, Strategy, str]]:
@@ -210,47 +204,59 @@ def _own(name: str) -> Strategy:
 
 
 ERRORS = ("not_right", "tv", "kl")
-COLUMNS = ("targets", "canvas", "strategy", "steps", "passes", "not_right", "not_right_±", "tv", "tv_±", "kl", "kl_±")
+_VALUES = tuple(f"{name}{end}" for name in ERRORS for end in ("", "_±"))
+COLUMNS = ("targets", "canvas", "strategy", "steps", "passes", *_VALUES, "over_best")
 
 
-def analyse(own: Sequence[str], names: Sequence[str] | None, each: int, draws: int, seed: int, tell: Tell) -> Findings:
-    """Measures own and published strategies with exact decoders.
+def analyse(own: Sequence[str], names: Sequence[str] | None, each: int, seed: int, tell: Tell) -> Findings:
+    """Computes the errors of own and published strategies with exact decoders.
 
     Args:
       each: n, number of targets of a family.
-      draws: R, number of outputs of each target.
 
     Raises:
-      PadirError: a strategy is unknown.
+      PadirError: a strategy is unknown, or draws in a way that cannot be enumerated.
     """
     wanted = list(strategies_of(own, names))
-    targets = Targets.of(each, draws, seed)
+    targets = Targets.of(each, seed)
+    best_GT = np.array([best_of(joint) for joint in targets.joints])
     rows: list[Row] = []
+    left_out = []
     for name, strategy, canvas in wanted:
-        for steps in targets.steps():
-            found, passes_G = errors_of(targets, strategy, canvas, steps, seed)
-            rows += _rows(targets, found, canvas=canvas, strategy=name, steps=steps, passes=passes_G)
-        tell(cell(rows[-1]))
-    draws_of_truth = errors_of_draws(targets, seed)
-    rows += _rows(targets, draws_of_truth, canvas="", strategy=DRAWS, steps=0, passes=np.zeros(len(targets.joints)))
+        for steps, best_G in zip(PASSES, best_GT.T, strict=True):
+            found = errors_of(targets, strategy, canvas, steps)
+            if found is None:
+                left_out.append(f"{name} on {canvas} from {steps} passes on")
+                tell(f"{left_out[-1]}: too many states to enumerate")
+                break
+            rows += _rows(targets, *found, best_G, canvas=canvas, strategy=name, steps=steps)
+        else:
+            tell(cell(rows[-1]))
     text = (
-        f"Means over {each} targets of a family, ± half of the 95 % interval over targets; {draws:,} outputs of each."
-        " not right: share of outputs that are no right answer; tv, kl: total variation and divergence of the outputs"
-        " from the true distribution."
+        f"Exact errors: means over {each} targets of a family, ± half of the 95 % interval over targets. not right:"
+        " probability of an output that is no right answer; tv, kl: total variation and divergence of the outputs from"
+        " the target; over best: kl minus that of the best schedule of random positions with as many passes."
     )
-    picture = plotting.png(plotting.draw_audit, rows, {*own}, DRAWS)
+    if left_out:
+        text += f" Left out, because they have too many states to enumerate: {'; '.join(left_out)}."
+    picture = plotting.png(plotting.draw_audit, [row for row in rows if row["steps"] in _SHOWN], {*own})
     sections = [Section("Strategies with exact conditionals", text, {"strategies": picture}, rows)]
-    return Findings(rows, {"n": each, "outputs": draws}, sections)
+    return Findings(rows, {"n": each, "left_out": left_out}, sections)
 
 
-def _rows(targets: Targets, found: Errors, passes: np.ndarray, **about: Any) -> Iterator[Row]:
+def _rows(targets: Targets, found: Errors, passes_G: np.ndarray, best_G: np.ndarray, **about: Any) -> Iterator[Row]:
     for family in dict.fromkeys(targets.families):
         mine_G = np.array(targets.families) == family
-        row: Row = {"targets": family, **about, "passes": float(passes[mine_G].mean())}
+        row: Row = {"targets": family, **about, "passes": float(passes_G[mine_G].mean())}
         for name in ERRORS:
             value_G = getattr(found, name)[mine_G]
-            row[name] = float(value_G.mean())
-            row[f"{name}_±"] = (
-                float(1.96 * value_G.std(ddof=1) / np.sqrt(len(value_G))) if len(value_G) > 1 else math.nan
-            )
+            finite = len(value_G) > 1 and np.isfinite(value_G).all()
+            row[name] = _rounded(value_G.mean())
+            row[f"{name}_±"] = _rounded(1.96 * value_G.std(ddof=1) / np.sqrt(len(value_G))) if finite else math.nan
+        row["over_best"] = _rounded((found.kl - best_G)[mine_G].mean())
         yield row
+
+
+def _rounded(value: float) -> float:
+    """Six digits after the point, which the conditionals of float32 have."""
+    return round(float(value), 6)

@@ -234,21 +234,19 @@ def draw_outcomes(
     _legend(figure, panels)
 
 
-def draw_audit(figure: Figure, rows: Sequence[Mapping[str, Any]], own: Set[str], draws: str) -> None:
+def draw_audit(figure: Figure, rows: Sequence[Mapping[str, Any]], own: Set[str]) -> None:
     """Draws a line of points for each strategy, one for each number of passes; a panel for each family of targets.
 
     Args:
       own: strategies whose names are bold.
-      draws: the strategy whose value is a vertical line in each panel.
     """
     kinds = {"mask": ("o", "full"), "uniform": ("s", "none")}
-    strategies = [name for name in dict.fromkeys(row["strategy"] for row in rows) if name != draws]
-    counts = sorted({row["steps"] for row in rows if row["strategy"] != draws})
+    strategies = list(dict.fromkeys(row["strategy"] for row in rows))
+    counts = sorted({row["steps"] for row in rows})
     families = list(dict.fromkeys(row["targets"] for row in rows))
     figure.set_size_inches(4.2 * len(families), 1.6 + 0.24 * len(strategies))
     panels = figure.subplots(1, len(families), squeeze=False, sharey=True)[0]
     for axes, family in zip(panels, families, strict=True):
-        axes.axvline(*(row["tv"] for row in rows if row["targets"] == family and row["strategy"] == draws), color="0.6")
         for (kind, (marker, fill)), (number, count) in itertools.product(kinds.items(), enumerate(counts, 1)):
             mine = [row for row in rows if (row["targets"], row["canvas"], row["steps"]) == (family, kind, count)]
             place = [strategies.index(row["strategy"]) + (0.15 if kind == "uniform" else -0.15) for row in mine]

@@ -38,7 +38,6 @@ class AnalysisOptions:
         runs all that the model supports, at temperature 0.
       passes: numbers of decoder passes that every strategy gets (refinement), or that are scheduled (schedule).
       targets: n, number of targets of each family (oracle).
-      outputs: R, number of outputs of each target (oracle).
 
     Raises:
       PadirError: a value out of its range.
@@ -52,13 +51,12 @@ class AnalysisOptions:
     strategies: tuple[str, ...] | None = None
     passes: tuple[int, ...] = (1, 2, 4, 10)
     targets: int = 32
-    outputs: int = 200
 
     def __post_init__(self):
         checks.one_of(("source", "draft"), given=self.given)
         checks.counts(1, passes=min(self.passes, default=0))
         checks.counts(0, examples=self.examples)
-        checks.counts(1, targets=self.targets, outputs=self.outputs)
+        checks.counts(1, targets=self.targets)
         checks.counts(2, values=self.values)
 
 

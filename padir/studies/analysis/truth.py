@@ -28,26 +28,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from padir.data.toy import references
 from padir.errors import PadirError
 from padir.refinement import (
     Canvas,
-    Corruption,
     Decoder,
     Output,
     Strategy,
-    draft,
-    refine,
-    restrict_visibility,
 )
 from padir.refinement.segments import share_of
 from padir.text.ids import Ids
@@ -72,6 +68,12 @@ class Joint:
         """Entropy of each position, in nats."""
         length = self.tokens_KL.shape[1]
         return np.array([_entropy(self.tokens_KL[:, [i]], self.prob_K) for i in range(length)])
+
+    def entropy_curve(self) -> Float[np.ndarray, " N"]:
+        """Mean joint entropy of 0, 1, ..., L positions that are chosen at random, in nats; N = L + 1."""
+        positions = range(self.tokens_KL.shape[1])
+        sets = [list(itertools.combinations(positions, size)) for size in range(len(positions) + 1)]
+        return np.array([np.mean([_entropy(self.tokens_KL[:, list(each)], self.prob_K) for each in of]) for of in sets])
 
     def information(self) -> Float[np.ndarray, "L L"]:
         """Mutual information of every two positions, in nats; the diagonal holds the entropies.
@@ -214,6 +216,25 @@ class ExactDecoder:
 
         return decoder
 
+    def decoder_of(self, strategy: Strategy, masked: bool | Bool[Array, ""]) -> Decoder:
+        """The exact decoder that a strategy is given, with logits of all V ids; `masked` says what noise there is."""
+        judges = getattr(strategy, "head_judges", "token")
+
+        def rate(canvas: Canvas) -> Float[Array, " B"]:
+            if masked is True:
+                return jnp.zeros(canvas.tokens_BL.shape[0])
+            return jnp.where(masked, 0.0, noise_rate(strategy, canvas))
+
+        exact = self.decoder(rate, judges=judges)
+
+        def decoder(canvas: Canvas) -> Output:
+            output = exact(canvas)
+            assert isinstance(output, Output)
+            absent = (0, 0), (0, 0), (0, self.ids.vocab_size - self.width)
+            return dataclasses.replace(output, logits_BLV=jnp.pad(output.logits_BLV, absent, constant_values=-jnp.inf))
+
+        return decoder
+
 
 def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
     """The rate r of noise on each row of a canvas of random pieces, as this module's docstring defines it."""
@@ -224,46 +245,3 @@ def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
         return share_B
     own_B = share_of(redrawn, canvas.editable_BL, canvas.segment_BL)[:, 0] / editable_B
     return jnp.where(share_B == 1, 1.0, own_B)
-
-
-def decode(
-    key: Key[Array, ""], oracle: ExactDecoder, num_steps: int, *, strategy: Strategy, corruption: Corruption, draws: int
-) -> tuple[Int[np.ndarray, "G R L"], Int[np.ndarray, "G R"]]:
-    """Decodes every sentence of an oracle `draws` times: (tokens, passes), with the oracle's numbers of tokens.
-
-    Args:
-      num_steps: T; another number does not compile again.
-      corruption: the corruption that makes the first canvas: masks (`Mask`), which need no rate, or random pieces
-        (`Uniform`).
-      draws: R, number of outputs for each sentence.
-
-    Raises:
-      PadirError: the strategy adds up logits (the remask "logits"), which an oracle's own numbering does not allow.
-    """
-    if getattr(strategy, "remask", None) == "logits":
-        raise PadirError("remask", '"previous", "start" or "none" with an oracle', "logits")
-    groups, _, length = oracle.answer_GKL.shape
-    key_B = jax.random.split(key, groups * draws)
-    canvas = draft(key_B, jnp.full(groups * draws, length + 1), length + 1, corruption, oracle.ids)
-    needs = getattr(strategy, "needs", frozenset())
-    if "decontextualised" in needs:
-        canvas = restrict_visibility(canvas, canvas.editable_BL)
-    masked = corruption.deterministic
-    judges = getattr(strategy, "head_judges", "token")
-    tokens_BL, passes_B = _refined(key_B, canvas, oracle, masked, num_steps, strategy=strategy, judges=judges)
-    return np.asarray(tokens_BL)[:, :length].reshape(groups, draws, length), np.asarray(passes_B).reshape(groups, draws)
-
-
-@functools.partial(jax.jit, static_argnames=("strategy", "judges"))
-def _refined(key_B, canvas: Canvas, oracle: ExactDecoder, masked, num_steps, *, strategy: Strategy, judges: str):
-    """Tokens and passes of each row. Masked and random canvases share a program."""
-    exact = oracle.decoder(lambda canvas: jnp.where(masked, 0.0, noise_rate(strategy, canvas)), judges=judges)
-
-    def decoder(canvas: Canvas) -> Output:
-        output = exact(canvas)
-        assert isinstance(output, Output)
-        absent = (0, 0), (0, 0), (0, oracle.ids.vocab_size - oracle.width)
-        return dataclasses.replace(output, logits_BLV=jnp.pad(output.logits_BLV, absent, constant_values=-jnp.inf))
-
-    refined = refine(key_B, canvas, decoder, strategy, num_steps=num_steps)
-    return refined.tokens_BL, refined.passes_B

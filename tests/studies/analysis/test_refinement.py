@@ -272,7 +272,7 @@ def test_an_autoregressive_model_is_refused(numbers):
 
 
 def test_what_is_undefined_is_no_number():
-    assert analyses._without_nan({"a": [float("nan"), 1.0], "b": {"c": (float("nan"), "x")}}) == {
+    assert analyses._finite({"a": [float("nan"), 1.0], "b": {"c": (float("inf"), "x")}}) == {
         "a": [None, 1.0],
         "b": {"c": [None, "x"]},
     }
