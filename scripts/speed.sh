@@ -46,7 +46,7 @@ padir benchmark "${paper[@]}" --num_steps 3 4 --set tokens=30 --beam 1 --shortli
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
     # Its programs need more memory mappings than Linux allows by default: sysctl -w vm.max_map_count=262144
     for pieces in 10 20 40 65; do
-        corpus=bible about=("$pieces") how=(--prefix_beam 1 5 20 --set sentences=64)
+        corpus=bible about=("$pieces") how=(--prefix_beam 1 5 --set sentences=64)
         [[ $pieces == 10 ]] && corpus=tatoeba
         [[ $pieces == 65 ]] && about=(80 --low 0.7) how=(--prefix_beam 1 5 --set sentences=32)
         .venv/bin/python scripts/by_length.py "data/${corpus}_de_en" "${about[@]}" --output "runs/pieces_$pieces"
