@@ -153,7 +153,7 @@ class Translator(SentenceTranslator):
             text that has more tokens than the model takes has no links.
           split: translate each sentence of a text by itself, with the white space of the text between them; without
             `target_lengths`, `template`, `align` and terms for each text.
-          progress: gets the number of texts translated since its last call, after each batch.
+          progress: gets the number of sentences translated since its last call, after each batch.
 
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.

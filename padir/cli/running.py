@@ -22,6 +22,7 @@ from padir.storage.remote import RemoteFolder, Unreachable, fetched
 
 _ADDRESSES = ("data", "model", "model_dir", "rerank")  # options that may be addresses
 _RESULTS = ("output", "json", "html")  # options that name files of results
+_TABLES = (".md", ".json", ".csv", ".png")  # the files of an option NAME
 
 
 def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
@@ -107,7 +108,7 @@ def _paths(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     for name, shape in args.paths.items():
         value = getattr(args, name) or []
         for path in value if isinstance(value, list) else [value]:
-            yield from ((name, f"{path}{end}") for end in ((".md", ".json") if shape == "NAME" else ("",)))
+            yield from ((name, f"{path}{end}") for end in (_TABLES if shape == "NAME" else ("",)))
 
 
 def _check_inputs(args: argparse.Namespace) -> None:

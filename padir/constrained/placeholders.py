@@ -137,8 +137,9 @@ def _prefixes(
 def _put_back(
     translator: SentenceTranslator, results: list[Translation], spans: Mapping[int, Marked], batch_size: int
 ) -> None:
-    """Puts the spans in place of their marks, in each text and its candidates."""
-    texts = {(i, each.text) for i in spans for each in (results[i], *results[i].candidates)}
+    """Puts the spans in place of their marks, in each text, its candidates, and the text with its repeats."""
+    written = ((i, each) for i in spans for each in (results[i], *results[i].candidates))
+    texts = {(i, text) for i, each in written for text in (each.text, each.whole_text) if text is not None}
     placed = sorted((i, text) for i, text in texts if spans[i].missing(text) or "" in spans[i].marks)
     linked = translator.links([(spans[i].text, text) for i, text in placed], batch_size)
     numbers = dict(zip(placed, linked, strict=True))

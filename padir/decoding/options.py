@@ -178,6 +178,7 @@ class Decoding:
         object.__setattr__(self, "placeholders", tuple(composed))
         check_kinds(self.placeholders)
         self.check_work(MOST_ROWS, MOST_PASSES)
+        assert self.search is not None  # which checks the temperature, too
 
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
@@ -278,13 +279,15 @@ def implied_mode(given: Mapping[str, Any]) -> Mode | None:
     Options of None count as not given.
 
     Raises:
-      PadirError: the options belong to different modes.
+      PadirError: the mode is unknown, or the options belong to different modes.
 
     >>> implied_mode({"num_steps": 2, "seed": 1})
     'refine'
     """
     by_mode: dict[Mode, str] = {}
-    if (mode := given.get("mode")) in MODES:
+    if (mode := given.get("mode")) is not None:
+        if mode not in MODES:
+            raise PadirError("mode", f"{', '.join(MODES)} or None", mode)
         by_mode[mode] = f"mode={mode}"
     for chosen, name in choosing(name for name, value in given.items() if value is not None).items():
         by_mode.setdefault(chosen, name)

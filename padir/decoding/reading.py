@@ -84,8 +84,9 @@ def _check(written: Written, sentences: int, ids: Ids) -> None:
                 expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
                 raise PadirError("the tokens of a writer's hypothesis", expected, each.tokens)
             # A search without scores has one hypothesis.
-            if not fits(each.score, float) or (len(own) > 1 and not math.isfinite(each.score)):
-                raise PadirError("the score of a writer's hypothesis", "a finite number", each.score)
+            for name, value in (("score", each.score), ("rank", each.order)):
+                if not fits(value, float) or (len(own) > 1 and not math.isfinite(value)):
+                    raise PadirError(f"the {name} of a writer's hypothesis", "a finite number", value)
 
 
 def _ranked(

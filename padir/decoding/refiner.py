@@ -245,10 +245,11 @@ class Refiner:
         loaded = self.loaded
         assert decoding.strategy is not None and decoding.canvas is not None
         most = max(map(len, tried))
+        counts = self.shapes.counts if decoding.prefix_beam == 1 else ()  # a prefix beam has one canvas a sentence
         few = 1 << (most - 1).bit_length()  # few programs
         if most <= decoding.num_drafts * decoding.num_lengths < few:
             few = decoding.num_drafts * decoding.num_lengths
-        most = min((count for count in self.shapes.counts if count >= most), default=few)
+        most = min((count for count in counts if count >= most), default=few)
         table = [[*own, *[_NONE] * (most - len(own))] for own in tried]
         table += [[_NONE] * most] * (batch.source_BS.shape[0] - len(table))
         length_BN = np.array([[each.length for each in own] for own in table], np.int32)

@@ -202,7 +202,8 @@ class SentenceTranslator:
             for i, translation in zip(places, translations, strict=True):
                 results[i] = dataclasses.replace(translation, truncated=i in truncated)
             request.progress(len(places))
-        request.progress(len(sentences) - sum(map(len, batches)))
+        if empty := len(sentences) - sum(map(len, batches)):
+            request.progress(empty)
         return results
 
     def translate_batch(

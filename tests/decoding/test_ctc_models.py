@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
-from support.tiny_model import random_translator
+from support.tiny_model import random_translator, same
 
 from padir import Decoding, Translator
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.translation import clean
+from padir.decoding.writer import Shapes
 from padir.evaluation.systems import named, ways
 from padir.refinement.strategies import MaskPredict, Padir
 from padir.text.ids import EOS
@@ -78,6 +79,11 @@ class TestPrefixBeam:
             last = [ids[piece] for piece in best.trace[-1][0]][:-1]
             tokens = [token for token, _ in itertools.groupby(last) if token != translator.model.ids.blank]
             assert best.text.strip() == clean(tokenizer.decode(tokens), "").strip() and best.length == len(tokens) + 1
+
+    def test_allowed_numbers_of_candidates_are_of_other_canvases(self, translator):
+        """A server allows few numbers; a prefix beam reads several sentences out of one canvas."""
+        fixed = translator.with_shapes(Shapes((16,), (4,)))
+        same(fixed.translate(TEXTS, prefix_beam=3, **HOW), translator.translate(TEXTS, prefix_beam=3, **HOW))
 
     def test_a_sentence_does_not_depend_on_its_batch(self, translator):
         """With blanks that are likely in some places: a long neighbour makes the logits of all positions computed."""

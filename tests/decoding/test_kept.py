@@ -55,6 +55,7 @@ def test_every_mode_keeps_every_span(tokenizer, name, placeholders):
     results = translator.translate(TEXTS, placeholders=KEEP, **options)
     for text, result in zip(TEXTS, results, strict=True):
         assert kept(result.text) == kept(text), result.text
+        assert result.whole_text is None or kept(result.whole_text) == kept(text), result.whole_text
         assert well_formed("".join(re.findall("</?[bi]>", result.text)))
     assert results[3].text == "Zeta Eta" and results[3].passes == 0  # no words to translate
     same(results[4:], translator.translate(TEXTS[4:], **options))

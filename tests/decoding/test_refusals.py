@@ -214,3 +214,13 @@ def test_folders_of_other_models_are_refused(models, tmp_path):
     for wrong in (tmp_path, tmp_path / "causal" / "model.json"):
         refuses(models.plain.save, "the folder to write must be new or empty", wrong)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("wrong", ["caussal", 7])
+def test_a_wrong_mode_is_refused_beside_an_option_that_implies_one(wrong):
+    refuses(Decoding, "mode must be refine, causal or None", mode=wrong, num_steps=2)
+    refuses(Decoding().changed, "mode must be refine, causal or None", mode=wrong, beam=2)
+
+
+def test_a_temperature_that_no_search_takes_is_refused_at_once():
+    refuses(Decoding, "temperature must be at least 1e-06", temperature=1e-9)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -296,6 +297,7 @@ WRONG_WRITERS = [
     (Given(Written([GOOD] for _ in "ab")), "gives no padir.decoding.Written of lists ... <generator"),  # pyright: ignore
     (Given(Written([[GOOD], [GOOD, GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
     (Given(Written([[GOOD], [GOOD._replace(score=None)]])), "the score ... a finite number, got None"),
+    (Given(Written([[GOOD], [GOOD, GOOD._replace(rank=math.nan)]])), "the rank ... a finite number, got nan"),
     *(
         (Given(Written([[GOOD], [GOOD._replace(tokens=tokens)]])), f"the tokens ... whole numbers ... got {tokens}")
         for tokens in ([5, 10**6], [-1], [5, 1], [0], [5.0, 7.0], None)
