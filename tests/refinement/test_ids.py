@@ -133,7 +133,6 @@ class TestDecoderIds:
             ("random_ids", {"random_ids": (-1,)}),
             ("mask_id", {"mask_id": 3, "eos": 3}),
             ("banned", {"banned": tuple(range(V))}),
-            ("mask_id", {"mask_id": 1.5}),
         ):
             with refused(f"DecoderIds.{name}"):
                 DecoderIds(vocab_size=V, **settings)
