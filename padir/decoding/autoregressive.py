@@ -28,6 +28,7 @@ from padir.decoding.fusion import FusedScore, FusedSearch
 from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
+from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
 from padir.refinement.loop import in_groups
 from padir.refinement.scores import forbid
@@ -159,6 +160,7 @@ def write_targets(
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
       fused: the table that greedy search weighs in; None for none.
     """
+    params = in_model_dtype(model.config, params)  # once, not for every token; parameters of a `LoadedModel` stay
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)
