@@ -152,7 +152,8 @@ class Translator(SentenceTranslator):
           align: also link the words of both sides (`Translation.alignment`), which takes one more pass. The end of a
             text that has more tokens than the model takes has no links.
           split: translate each sentence of a text by itself, with the white space of the text between them; without
-            `target_lengths`, `template`, `align` and terms for each text.
+            `target_lengths`, `template`, `align` and terms for each text. A text of several sentences has neither trace
+            nor candidates (`padir.decoding.paragraphs.by_sentences` gives those of its sentences).
           progress: gets the number of sentences translated since its last call, after each batch.
 
         Raises:
@@ -288,7 +289,8 @@ class Translator(SentenceTranslator):
         """Log-probability of each given target under an autoregressive or dual model, in one teacher-forced pass.
 
         Args:
-          sources, targets: one sentence each, as many sources as targets.
+          sources, targets: one sentence each, as many sources as targets. Targets are scored as they stand: give none a
+            bullet, for example, because a model reads sources without theirs.
           batch_size: number of pairs scored at once.
           truncate: cut texts that are too long instead of raising an error.
         """

@@ -41,7 +41,7 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def named_value(word: str, option: str) -> tuple[str, Any]:
-    """Split NAME=VALUE; a JSON value is parsed, and any other value is text.
+    """Split NAME=VALUE; a JSON value is parsed, as are Python's True, False and None; any other value is text.
 
     >>> named_value("num_lengths=3", "--set"), named_value("strategy=padir", "--set")
     (('num_lengths', 3), ('strategy', 'padir'))
@@ -50,7 +50,7 @@ def named_value(word: str, option: str) -> tuple[str, Any]:
     if not separator:
         raise PadirError(option, "a list of NAME=VALUE", word)
     with contextlib.suppress(ValueError):
-        return name, parsed_json(value)
+        return name, parsed_json({"True": "true", "False": "false", "None": "null"}.get(value, value))
     return name, value
 
 
@@ -228,12 +228,14 @@ def load_model(args: argparse.Namespace, sharding: Sharding | None = None, folde
         return Translator.load(folder, step=args.step, sharding=sharding)
 
 
-def load_with_options(args: argparse.Namespace) -> tuple[Translator, Decoding]:
-    """Load the model of --model, and its options of decoding, for calls that choose the number of hypotheses."""
+def load_with_options(
+    args: argparse.Namespace, sharding: Sharding | None = None, *, counted: bool = True
+) -> tuple[Translator, Decoding]:
+    """Load the model of --model, and its options of decoding; `counted` as in `check_options`."""
     decoding_of(args)  # wrong numbers are refused before the model is loaded
-    translator = load_model(args)
+    translator = load_model(args, sharding)
     decoding = decoding_of(args, translator.decoding)
-    check_options(args, (args.model, translator.card.config, [decoding]), counted=False)
+    check_options(args, (args.model, translator.card.config, [decoding]), counted=counted)
     return translator, decoding
 
 

@@ -20,7 +20,7 @@ from padir.text.tokenizer import Tokenizer
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
     if args.what == "weights" and (wrong := [name for name in OPTIONS if getattr(args, name, None) is not None]):
         raise PadirError(f"--{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
-    translator, decoding = load_with_options(args)
+    translator, decoding = load_with_options(args, counted=False)
     if args.what == "weights":
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")

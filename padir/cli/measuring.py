@@ -136,6 +136,10 @@ def _settings() -> TrainConfig:
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
+    unread = ("model", "ctranslate2", "task", *files_of(args), *(OPTIONS.keys() - {"batch_size"}))
+    for name in unread:
+        if getattr(args, name, None) not in (None, []):
+            raise PadirError(f"--steps times training, which does not read --{name}: leave one of them out")
     names = named_folders(args)
     random = not args.data and not any(is_address(name) or Path(name).exists() for name in names)
     folders = () if random else folders_of(args)
@@ -182,7 +186,8 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
         for value in values:
             checks.counts(1, **{name: value})
     settings = _settings()
-    check_options(args, ("", settings.model, [Decoding()]), counted=False)
+    first_mode = dataclasses.replace(settings.model, dual=False)  # no programs of a dual model's causal side
+    check_options(args, ("", first_mode, [Decoding()]), counted=False)
     longest = settings.model.geometry.longest_source(settings.model.max_length)
     for tokens in sizes.tokens if "decode" in args.what else ():
         checks.below(1, longest + 1, tokens=tokens)
@@ -265,9 +270,8 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
         if (name in extent or getattr(args, name, None) not in (None, [])) and args.subject not in subjects:
             raise PadirError(f"{name} applies only to {', '.join(subjects)}: leave it out of {args.subject}")
     options = analysis.AnalysisOptions(**extent)
-    if args.num_steps is None and args.subject != "refinement":
-        args.num_steps = 1
-    decoding = decoding_of(args)
+    own = Decoding() if args.subject == "refinement" else dataclasses.replace(Decoding(), num_steps=1)
+    decoding = decoding_of(args, own)
     if args.subject == "oracle":
         found = analysis.run_oracle(args.own, options, seed=decoding.seed, output=args.output, tell=tell)
     else:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.cli.arguments import (
-    check_options,
     chosen,
-    decoding_of,
     given,
     load_model,
     load_with_options,
@@ -37,11 +35,8 @@ _IDLE = 0.1  # seconds without a further line after which the lines read so far 
 
 
 def run_translate(args: argparse.Namespace) -> None:
-    sharding, _ = sharding_of(args), decoding_of(args)  # wrong numbers are refused before the model is loaded
     _check_streams(args)
-    translator = load_model(args, sharding)
-    decoding = decoding_of(args, translator.decoding)
-    check_options(args, (args.model, translator.card.config, [decoding]))
+    translator, decoding = load_with_options(args, sharding_of(args))
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:
         source, ready = _source(args, stack, translator.card.source_language)
@@ -174,7 +169,7 @@ def run_serve(args: argparse.Namespace) -> dict[str, Any]:
         ) from None
 
     limits = Limits(**chosen(args, "padir.serve.messages:Limits"))
-    translator, decoding = load_with_options(args)
+    translator, decoding = load_with_options(args, counted=False)
     return serve(
         Engine(translator, decoding, limits, **chosen(args, "padir.serve.engine:Engine")),
         Path(args.model).name,

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from padir.decoding.options import MOST_ROWS, Decoding
-from padir.decoding.sentences import Request, SentenceTranslator, make_writer
+from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation, clean, one_line
 from padir.errors import PadirError
@@ -98,9 +98,7 @@ def _continue_lost(
     Its passes are the sum of all rounds.
     """
     causal = decoding.without("shortlist", "rerank").changed(mode="causal")
-    if translator.refines(decoding):
-        causal = causal.without("num_drafts")  # drafts are no samples
-    searching = translator.with_writer(make_writer)  # other engines may hold no prefix
+    searching = translator.with_own_writer()  # other engines may hold no prefix
     # The end of a source that was cut has marks that no model read.
     lost = [i for i, own in spans.items() if not results[i].truncated and own.missing(results[i].text)]
     for _ in range(_MOST_FORCED):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from padir import checks
 from padir.decoding.options import Decoding
-from padir.decoding.sentences import Request, SentenceTranslator, make_writer
+from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
@@ -167,7 +167,7 @@ def hold_terms(
             "num_lengths", "length_window", "prefix_beam", "num_drafts", "rerank", "length_normalization", "shortlist"
         )
         request = Request(templates=[*around.values()], truncate=True, trace=trace)
-        refining = translator.with_writer(make_writer)  # other engines may hold no words
+        refining = translator.with_own_writer()  # other engines may hold no words
         again = refining.translate_sentences([texts[i] for i in around], single, request)
         for i, result in zip(around, again, strict=True):
             passes = made[i].passes + result.passes

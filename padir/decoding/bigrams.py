@@ -320,16 +320,14 @@ class BigramScore:
     known: UInt32[Array, " _"] | None
     end_regular: int = flax.struct.field(pytree_node=False)
 
-    def log_prob(
-        self, previous: Int[Array, "*#B"], following: Int[Array, "*#B"]
-    ) -> tuple[Float[Array, "*B"], Bool[Array, "*B"]]:
-        """Log-probability of ids after other ids; True for bigrams that were seen."""
+    def log_prob(self, previous: Int[Array, "*#B"], following: Int[Array, "*#B"]) -> Float[Array, "*B"]:
+        """Log-probability of ids after other ids."""
         key = self.column_V[previous] << np.uint32(16) | self.column_V[following]
         hashed = _mixed(key)
         number = self.displacement_D[hashed & np.uint32(self.displacement_D.size - 1)]
         slot = _slot(hashed, number, self.key_M.size)
         seen = self.key_M[slot] == key
-        return jnp.where(seen, self.value_M[slot], self.back_V[previous] + self.lower_V[following]), seen
+        return jnp.where(seen, self.value_M[slot], self.back_V[previous] + self.lower_V[following])
 
     def knows(self, word: UInt32[Array, "*B"], own: UInt32[Array, "*#B W"]) -> Bool[Array, "*B"]:
         """True for hashes of known words, for 0, and for words that a sentence's `own` list has."""

@@ -78,7 +78,7 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
       PadirError: there is no such option, it has a wrong value, or each translation sets it, as it does the mode; or
         it names something that is not in a model directory.
     """
-    for name in ("mode", "batch_size", "seed"):
+    for name in ("mode", "batch_size", "seed", "n_best"):
         if name in options:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
@@ -146,10 +146,6 @@ def resolve(
       PadirError: options do not fit the model.
     """
     make = _resolve if isinstance(decoding.rerank, str) else _resolve.__wrapped__
-    try:
-        hash(decoding)
-    except TypeError:  # a strategy or canvas of one's own
-        make = _resolve.__wrapped__
     return make(decoding, config, own_corruption, own_strategy)
 
 

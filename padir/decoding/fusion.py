@@ -79,14 +79,14 @@ class FusedScore:
     def grow(self, state, last_BN, token_BK):
         previous_BN1 = jnp.where(last_BN < 0, BEGIN, self._whole(last_BN))[..., None]
         token_B1K = self._whole(token_BK)[:, None]
-        log_prob_BNK, _ = self.table.log_prob(previous_BN1, token_B1K)
+        log_prob_BNK = self.table.log_prob(previous_BN1, token_B1K)
         ended_BNK, open_BNK = self.table.spelling.grown(state[..., None], token_B1K)
         gained_BNK = jnp.where(token_B1K < self.table.end_regular, self.weight * log_prob_BNK + self.bonus, 0.0)
         return gained_BNK - self._unknown(ended_BNK), open_BNK
 
     def end(self, state, last_BN) -> Float[Array, "B N"]:
         previous_BN = jnp.where(last_BN < 0, BEGIN, self._whole(last_BN))
-        log_prob_BN, _ = self.table.log_prob(previous_BN, jnp.full_like(previous_BN, EOS))
+        log_prob_BN = self.table.log_prob(previous_BN, jnp.full_like(previous_BN, EOS))
         return self.weight * log_prob_BN - self._unknown(state[..., None])[..., 0]
 
     def with_sources(self, source_BS: Int[Array, "B S"]) -> FusedScore:

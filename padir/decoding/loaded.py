@@ -72,9 +72,7 @@ class LoadedModel:
     @functools.cached_property
     def converted(self) -> Any:
         """The parameters as programs of decoding read them (`in_model_dtype`), converted once, not in every batch."""
-        if self.card.config.dtype == "float32":
-            return self.params
-        return jax.jit(functools.partial(in_model_dtype, self.card.config))(self.params)
+        return in_model_dtype(self.card.config, self.params)
 
     @functools.cached_property
     def mesh(self) -> Mesh | None:
@@ -106,7 +104,10 @@ class LoadedModel:
         return EncodedBatch(source_BS, encoded, cross_kv)
 
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the context in which programs run on the devices of the parameters; makes room for programs."""
+        """Returns the context in which programs run on the devices of the parameters.
+
+        A process with too many programs drops some first (`ProgramCache.make_room`).
+        """
         PROGRAMS.make_room()
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
@@ -177,20 +177,25 @@ class Decoding:
         composed = dict.fromkeys(unicodedata.normalize("NFC", kind) for kind in kinds)
         object.__setattr__(self, "placeholders", tuple(composed))
         check_kinds(self.placeholders)
+        for name in ("strategy", "canvas"):
+            if not isinstance(getattr(self, name), Hashable):
+                remedy = "decorate its class with @dataclasses.dataclass(frozen=True)"
+                raise PadirError(name, "hashable, because programs are compiled for it", getattr(self, name), remedy)
         self.check_work(MOST_ROWS, MOST_PASSES)
         assert self.search is not None  # which checks the temperature, too
 
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
         product = "num_drafts x num_lengths x prefix_beam"
-        drafts = self.num_drafts * self.num_lengths * self.prefix_beam
+        drafts = self.num_candidates * self.prefix_beam
         checks.within(0, most, **{product: drafts, "beam": self.beam, "n_best": self.n_best})
         checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * drafts})
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values; a mode that the changes name or imply is the new one, as is mode=None.
 
-        A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too.
+        A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too. So does a
+        change to the mode "causal" with `num_drafts`, if it samples nothing: drafts are no samples.
 
         Raises:
           PadirError: there is no such option, or the changes belong to different modes.
@@ -206,11 +211,18 @@ class Decoding:
         mode = implied_mode(changes) or changes.get("mode", self.mode)
         reads = reads_normalization(changes.get("rerank", "own"))
         kept = self if reads else self.without("length_normalization")
+        if mode == "causal" != self.mode and not changes.get("temperature", self.temperature):
+            kept = kept.without("num_drafts")
         return dataclasses.replace(kept, **(changes | {"mode": mode}))
 
     def without(self, *names: str) -> Decoding:
         """These options with the defaults for the named options."""
         return dataclasses.replace(self, **{name: OPTIONS[name].default for name in names})
+
+    @property
+    def num_candidates(self) -> int:
+        """The number of drafts that the mode "refine" makes of a sentence: each length, `num_drafts` times."""
+        return self.num_drafts * self.num_lengths
 
     @property
     def num_hypotheses(self) -> int:
@@ -219,8 +231,8 @@ class Decoding:
         A mode of None counts as "refine", which it is not for every model.
         """
         if self.mode == "causal":
-            return self.num_drafts if self.temperature else self.beam
-        return self.num_drafts * self.num_lengths * self.prefix_beam
+            return self.search.size
+        return self.num_candidates * self.prefix_beam
 
     @property
     def drops_repeats(self) -> bool:

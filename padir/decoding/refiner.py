@@ -247,8 +247,8 @@ class Refiner:
         most = max(map(len, tried))
         counts = self.shapes.counts if decoding.prefix_beam == 1 else ()  # a prefix beam has one canvas a sentence
         few = 1 << (most - 1).bit_length()  # few programs
-        if most <= decoding.num_drafts * decoding.num_lengths < few:
-            few = decoding.num_drafts * decoding.num_lengths
+        if most <= decoding.num_candidates < few:
+            few = decoding.num_candidates
         most = min((count for count in counts if count >= most), default=few)
         table = [[*own, *[_NONE] * (most - len(own))] for own in tried]
         table += [[_NONE] * most] * (batch.source_BS.shape[0] - len(table))

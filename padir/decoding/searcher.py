@@ -37,7 +37,7 @@ class Searcher:
 
     @property
     def most_hypotheses(self) -> int:
-        return self.decoding.search.size
+        return self.decoding.num_hypotheses
 
     def write(self, sources: Sequence[SourceSentence]) -> Written:
         """Writes the hypotheses of a batch, the finished rows of the search."""

@@ -161,6 +161,10 @@ class SentenceTranslator:
         made._map = at_once
         return made
 
+    def with_own_writer(self: Own) -> Own:
+        """Gives this translator with padir's own engine, which gets batches in the same way (`with_writer`)."""
+        return self.with_writer(make_writer, self._map)
+
     def with_shapes(self: Own, shapes: Shapes) -> Own:
         """Gives this translator with batches of other shapes."""
         made = copy.copy(self)

@@ -28,7 +28,8 @@ class Template:
     """A parsed template.
 
     Attributes:
-      parts: token ids of fixed text, and numbers of tokens of gaps in turn; a gap of 0 has any length above 0.
+      parts: token ids of fixed text, and numbers of tokens of gaps in turn; a gap of 0 has any length. A
+        canvas gives it at least one token; a sentence written from left to right may end at once.
     """
 
     parts: tuple[tuple[int, ...] | int, ...]

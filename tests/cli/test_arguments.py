@@ -8,6 +8,7 @@ from support.commands import refused
 from support.refusals import refuses
 
 from padir import config
+from padir.cli import measuring
 from padir.cli.arguments import check_options, chosen, decoding_of, decodings_of, named_model, named_value
 from padir.cli.entry import build_parser
 from padir.decoding.options import Decoding
@@ -114,6 +115,31 @@ def test_what_a_mode_does_not_read_of_a_configuration_is_told(capsys):
     args = arguments("translate --beam 2", "Decoding.num_steps=4")
     check_options(args, ("m", DUAL, [decoding_of(args)]))
     assert "the mode 'causal' does not read Decoding.num_steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "bindings", "expected"),
+    [
+        ("attention", "", "", 1),
+        ("attention", "", "Decoding.num_steps=8", 8),
+        ("attention", "--num_steps 3", "Decoding.num_steps=8", 3),
+        ("refinement", "", "", 4),
+    ],
+)
+def test_a_study_reads_one_pass_unless_more_are_asked_for(monkeypatch, subject, options, bindings, expected):
+    seen = []
+    monkeypatch.setattr(measuring.Translator, "load", lambda model: None)
+    monkeypatch.setattr(measuring, "test_set_of", lambda args: None)
+    monkeypatch.setattr(
+        measuring.analysis, "run", lambda *given, **more: seen.append(given[3].num_steps) or {"rows": []}
+    )
+    measuring.run_analyse(arguments(f"analyse {subject} {options}", bindings))
+    assert seen == [expected]
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False), ("None", None), ("Truth", "Truth")])
+def test_words_for_yes_and_no_are_json_s_or_python_s(text, value):
+    assert named_value(f"a={text}", "--set") == ("a", value)
 
 
 def test_a_value_that_is_nested_too_deeply_is_text():

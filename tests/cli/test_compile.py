@@ -98,6 +98,10 @@ def test_programs_that_cannot_be_made_are_an_error(elsewhere, capsys):
         (f"{COMMAND} --batch_size 1 0", "--batch_size must be at least 1, got 0"),
         (f"{COMMAND} --batch_size 1000000000000", "--batch_size must be below 2**31"),
         (f"{COMMAND} --beam 5", "--beam applies only to the mode causal, got 'refine': leave --beam out"),
+        (
+            f"{COMMAND} --gin.ModelConfig.dual=True --gin.train.objective=@Sum() --beam 5",
+            "got 'refine': leave --beam out",
+        ),
         (f"{TOY} {CAUSAL} --num_lengths 5", "--num_lengths applies only to the mode refine, got 'causal'"),
         (f"{COMMAND} --set tokens=0", "tokens must be at least 1, got 0"),
         (f"{COMMAND} --set tokens=30000", "tokens must be "),

@@ -251,3 +251,14 @@ def test_a_card_names_no_mode(models):
     assert translator.decoding.mode is None
     assert [translator.translate(TEXTS, mode=mode)[0].hypotheses for mode in ("refine", "causal")] == [3, 2]
     refuses(carded, "a card cannot set mode ... got 'causal': remove mode", mode="causal")
+    refuses(carded, "a card cannot set n_best ... got 2: remove n_best", n_best=2)
+
+
+def test_drafts_of_a_card_are_no_samples(models):
+    dual = models["dual"]
+    card = dataclasses.replace(dual.card, decoding={"num_drafts": 3})
+    translator = Translator(dual.params, card, dual.tokenizer)
+    assert [translator.translate(TEXTS, **changes)[0].hypotheses for changes in ({}, {"beam": 2})] == [3, 2]
+    refuses(translator.translate, "num_drafts must be 1 without a temperature", TEXTS, beam=2, num_drafts=4)
+    (drawn,) = translator.translate(TEXTS, temperature=1.0)
+    assert drawn.hypotheses == 3

@@ -20,7 +20,7 @@ from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
 from padir.options import OPTIONS
-from padir.refinement import Threshold
+from padir.refinement import Threshold, Uniform
 from padir.storage.files import write_text
 from padir.translator import Translator
 
@@ -115,6 +115,13 @@ def test_options_of_other_types_or_sizes_are_refused_by_name(name):
         assert len(str(refuses(lambda value=value: Decoding(**{name: value}), name))) < 2_500
 
 
+@pytest.mark.parametrize(("name", "cls"), [("strategy", Threshold), ("canvas", Uniform)])
+def test_a_class_that_is_not_frozen_is_refused(name, cls):
+    value = object.__new__(type("Own", (cls,), {"__hash__": None}))
+    vars(value).update(vars(cls()))
+    refuses(Decoding, f"{name} must be hashable", **{name: value})
+
+
 def test_work_beyond_all_patience_is_refused():
     assert Decoding(num_lengths=64, num_drafts=64, num_steps=256).num_drafts == 64 and Decoding(beam=4_096)
     for name, options in {
@@ -130,7 +137,7 @@ def test_work_beyond_all_patience_is_refused():
 OF_CARDS = [
     ({"num_lengths": 64, "num_drafts": 2}, "num_drafts x num_lengths x prefix_beam"),
     *(({"beam": value}, "beam") for value in (65, 10**9)),
-    *(({"n_best": value}, "n_best") for value in (65, 10**6)),
+    ({"n_best": 2}, "n_best"),
     *(({"num_steps": value, "num_lengths": 2}, "num_steps") for value in (0, 2_049, 2**31 - 1)),
     ({"temperature": 1e30}, "temperature"),
     *(({"length_normalization": value}, "length_normalization") for value in (10**400, 11, 1e308, "x")),
@@ -151,7 +158,7 @@ OF_CARDS = [
 
 @pytest.mark.parametrize(("options", "words"), OF_CARDS)
 def test_a_card_cannot_ask_for_more_than_a_strangers_due(dual, options, words):
-    most = {"num_lengths": 64, "beam": 64, "n_best": 64}
+    most = {"num_lengths": 64, "beam": 64}
     assert default_decoding(dataclasses.replace(dual.card, decoding=most)).beam == 64
     card = ModelCard.from_json(dual.card.to_json() | {"decoding": options})
     said = refuses(Translator, f"card has wrong decoding options ... {words}", dual.params, card, dual.tokenizer)

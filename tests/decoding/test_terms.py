@@ -8,6 +8,7 @@ from support.tiny_model import one_shape_translator, random_translator, same
 
 from padir import Decoding, Translation, Translator
 from padir.constrained.terms import _edits, missing, read_terms, terms_of
+from padir.decoding.sentences import make_writer
 from padir.decoding.shortlist import Shortlist
 from padir.text.spans import edited
 
@@ -111,6 +112,20 @@ def test_terms_of_each_sentence(tokenizer):
     one, two = translator.translate(["Eins!", "Zwei."], terms={"eins": "seven"}, num_steps=1)
     (both,) = translator.translate(["Eins! Zwei."], terms={"eins": "seven"}, num_steps=1, split=True)
     assert "seven" in one.text and both.text == f"{one.text} {two.text}"
+
+
+def test_terms_are_held_in_batches_that_are_shared_as_the_first_ones(tokenizer):
+    shared = []
+
+    def at_once(run, batches):
+        shared.append(len(batches))
+        return map(run, batches)
+
+    plain = random_translator(tokenizer, max_length=24)
+    translator = plain.with_writer(make_writer, at_once)
+    terms = {"eins": "seven"}
+    (result,) = translator.translate(["Eins!"], terms=terms, num_steps=1)
+    assert shared == [1, 1] and result == plain.translate(["Eins!"], terms=terms, num_steps=1)[0]
 
 
 def test_a_file_of_terms(tmp_path):

@@ -116,6 +116,8 @@ class TestCommandLine:
             ("threshold:final_tau=None", Threshold()),
             ("constant:count=3", Constant(count=3)),
             ("block_gibbs:block=3, order=margin, parallel=True", BlockGibbs(3, "margin", parallel=True)),
+            ("block_gibbs:parallel=true", BlockGibbs(parallel=True)),
+            ("threshold:final_tau=null", Threshold()),
             ("mask_predict:", MaskPredict()),
             ("mask_predict:schedule=cosine", MaskPredict("cosine")),
             ("threshold:schedule=doubling", Threshold(schedule="doubling")),

@@ -144,7 +144,7 @@ def systems(
 def _drafts_of_one_length(decoding: Decoding) -> Decoding:
     return dataclasses.replace(
         decoding.without("num_lengths", "length_window", "length_min_p"),
-        num_drafts=decoding.num_lengths * decoding.num_drafts,
+        num_drafts=decoding.num_candidates,
     )
 
 

@@ -91,8 +91,13 @@ def parse_strategy(text: str) -> Strategy:
     return get_strategy(name, **values)
 
 
+_OF_JSON = {"true": True, "false": False, "null": None}
+
+
 def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]:
-    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are Python literals, and a bare word is a string.
+    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are Python literals, or true, false, null.
+
+    A bare word is a string.
 
     The error for text of another form names the `noun`, the kind of object that the text names, and an `example`.
 
@@ -106,7 +111,9 @@ def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]
         if call.args or None in names or len({*names}) < len(names):
             raise ValueError
         return name, {
-            keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
+            keyword.arg: _OF_JSON.get(keyword.value.id, keyword.value.id)
+            if isinstance(keyword.value, ast.Name)
+            else ast.literal_eval(keyword.value)
             for keyword in call.keywords
         }
     except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError):  # the last two for deep nesting
