@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 from padir import checks
-from padir.checks import fits
 from padir.constrained.placeholders import marked_spans, translate_marked
 from padir.constrained.terms import Terms, hold_terms, terms_of
 from padir.decoding.alignment import align_words
@@ -152,8 +151,8 @@ class Translator(SentenceTranslator):
           align: also link the words of both sides (`Translation.alignment`), which takes one more pass. The end of a
             text that has more tokens than the model takes has no links.
           split: translate each sentence of a text by itself, with the white space of the text between them; without
-            `target_lengths`, `template`, `align` and terms for each text. A text of several sentences has neither trace
-            nor candidates (`padir.decoding.paragraphs.by_sentences` gives those of its sentences).
+            `target_lengths`, `template`, `align` and terms for each text. Several sentences have neither trace nor
+            candidates.
           progress: gets the number of sentences translated since its last call, after each batch.
 
         Raises:
@@ -272,7 +271,7 @@ class Translator(SentenceTranslator):
             raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
         longest = self.card.config.max_length
         for text, length in zip(texts, target_lengths, strict=True):
-            if not (fits(length, int) and (SHORTEST if text.strip() else 1) <= length <= longest):
+            if not (checks.fits(length, int) and (SHORTEST if text.strip() else 1) <= length <= longest):
                 raise PadirError("target_lengths", f"whole, in {SHORTEST} .. {longest}, or 1 for an empty text", length)
         return target_lengths
 
@@ -289,8 +288,7 @@ class Translator(SentenceTranslator):
         """Log-probability of each given target under an autoregressive or dual model, in one teacher-forced pass.
 
         Args:
-          sources, targets: one sentence each, as many sources as targets. Targets are scored as they stand: give none a
-            bullet, for example, because a model reads sources without theirs.
+          sources, targets: one sentence each, as many sources as targets; a target is scored as it stands.
           batch_size: number of pairs scored at once.
           truncate: cut texts that are too long instead of raising an error.
         """

@@ -148,7 +148,9 @@ GROUPS = {
         Command(measure.compile_options, "measuring"),
     ),
     "exchange": (Command(exchange.export_options, "exchanging"), Command(exchange.t5x_options, "exchanging")),
-    "study": (Command(study.ising_options, "measuring"), Command(study.analyse_options, "measuring")),
+    "study": tuple(
+        Command(each, "measuring") for each in (study.ising_options, study.analyse_options, study.audit_options)
+    ),
 }
 
 

@@ -45,8 +45,10 @@ from padir.models.config import ModelConfig
 from padir.options import OPTIONS
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables
+from padir.reporting.page import cell
 from padir.storage.files import is_address, write_json, write_text
 from padir.studies.analysis import analyses as analysis
+from padir.studies.analysis import audit
 from padir.studies.ising import subjects as ising
 from padir.text.ids import Ids, round_up
 from padir.training.config import TrainConfig
@@ -272,15 +274,20 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     options = analysis.AnalysisOptions(**extent)
     own = Decoding() if args.subject == "refinement" else dataclasses.replace(Decoding(), num_steps=1)
     decoding = decoding_of(args, own)
-    if args.subject == "oracle":
-        found = analysis.run_oracle(args.own, options, seed=decoding.seed, output=args.output, tell=tell)
-    else:
-        model = args.model or MODEL
-        translator, test_set = Translator.load(model), test_set_of(args)
-        found = analysis.run(
-            args.subject, translator, test_set, decoding, options, name=str(model), output=args.output, tell=tell
-        )
+    model = args.model or MODEL
+    translator, test_set = Translator.load(model), test_set_of(args)
+    found = analysis.run(
+        args.subject, translator, test_set, decoding, options, name=str(model), output=args.output, tell=tell
+    )
     _show_study(args.subject, analysis, found)
+    return found
+
+
+def run_audit(args: argparse.Namespace) -> dict[str, Any]:
+    options = audit.AuditOptions(**chosen(args, "padir.studies.analysis.audit:AuditOptions"))
+    found = audit.run(args.own, options, seed=args.seed, output=args.output, tell=tell)
+    columns = [name.replace("_", " ") for name in audit.COLUMNS]
+    tables.show("audit", columns, [[cell(row[name]) for name in audit.COLUMNS] for row in found["rows"]])
     return found
 
 

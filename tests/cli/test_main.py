@@ -73,7 +73,7 @@ class TestPlaces:
 def test_no_option_loses_its_name():
     """Words that no option names are few: an option whose name another parser takes away would be read as one."""
     known = {"train": "configs", "translate": "texts", "tables": "files", "compare": "files", "ising": "subject"}
-    known |= {"analyse": "subject own", "t5x": "action", "list": "kind"}
+    known |= {"analyse": "subject", "audit": "own", "t5x": "action", "list": "kind"}
     (commands,) = (action for action in build_parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
@@ -114,7 +114,7 @@ def test_options_say_what_the_library_says():
             )
     assert shared.MODEL == DEFAULT
     assert shared.CTRANSLATE2 == COMPUTE_TYPES
-    assert study.ISING == ising.SUBJECTS and study.ANALYSES == (*analysis.SUBJECTS, "oracle")
+    assert study.ISING == ising.SUBJECTS and study.ANALYSES == (*analysis.SUBJECTS,)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from padir.cli.options.shared import MODEL, decoding_options, settings_option, t
 from padir.cli.parser import Parser
 
 ISING = ("fig1", "fig2", "fig3", "schedules", "canvas", "theorems")
-ANALYSES = ("attention", "dependency", "refinement", "schedule", "oracle")
+ANALYSES = ("attention", "dependency", "refinement", "schedule")
 
 
 def ising_options(parser: Parser) -> None:
@@ -37,20 +37,39 @@ def ising_options(parser: Parser) -> None:
     settings_option(parser, {"studies.ising.subjects:run": sizes})
 
 
+def audit_options(parser: Parser) -> None:
+    """Check samplers, of your own and of padir, with exact probabilities in place of a model.
+
+    A function step(tokens, logits, uniforms) in NumPy is tried with every value that its uniform numbers can have. The
+    command says whether it leaves masks, forgets fixed positions, depends on its batch, or ignores its temperature. It
+    compares the law of the outputs with known distributions, beside all strategies of padir. docs/samplers.md explains
+    the function and the table.
+
+    padir audit my_module:step --set strategies=remdm:sigma=0.0
+    """
+    about = "your own functions and strategies, in modules on PYTHONPATH"
+    parser.add_argument("own", nargs="*", metavar="MODULE:NAME", help=about)
+    parser.add_argument("--output", metavar="DIR", help="folder for results, a picture and a page")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the targets (0)")
+    extent = {
+        "targets": "number of targets of each family",
+        "strategies": "strategies of padir beside your own; all if none is given",
+        "samples": "samples of each target, for functions that draw by a seed",
+    }
+    settings_option(parser, {"studies.analysis.audit:AuditOptions": extent})
+
+
 def analyse_options(parser: Parser) -> None:
     """Analyse a model: attention, dependency between positions, refinement.
 
     attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which depend on
     each other (known on toy_de_en), and a test whether the model's conditionals are consistent. refinement: changes
-    from step to step, calibration, and every strategy. oracle: your own strategies and all others with the true
-    conditionals of known distributions, without a model. schedule: how many tokens each pass should write.
+    from step to step, calibration, and every strategy. schedule: how many tokens each pass should write.
     docs/analysis.md explains them.
 
     padir analyse attention --task toy_de_en --output results/attention
     """
     parser.add_argument("subject", choices=ANALYSES)
-    about = "oracle: your own strategies, each a class or an instance in a module on PYTHONPATH"
-    parser.add_argument("own", nargs="*", metavar="MODULE:NAME", help=about)
     parser.add_argument("--model", metavar="DIR", help=f"a model that refines drafts ({MODEL})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     extent = {
@@ -59,9 +78,8 @@ def analyse_options(parser: Parser) -> None:
         "values": "dependency: number of tokens tried at a position",
         "canvases": "dependency: number of first canvases to average over",
         "given": "dependency: what is held fixed, source or draft",
-        "strategies": "refinement, oracle: strategies; all if none is given",
+        "strategies": "refinement: strategies; all if none is given",
         "passes": "refinement, schedule: numbers of passes",
-        "targets": "oracle: number of targets of each family",
     }
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})
     test_set_options(parser, "train", "validation", "test")

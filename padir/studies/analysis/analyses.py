@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from padir import checks
 from padir.decoding.options import Decoding
 from padir.evaluation import TestSet
-from padir.reporting.page import cell, render
+from padir.reporting.page import cell
 from padir.reporting.tables import require_matplotlib
-from padir.storage.files import atomic_file, write_json, write_text
-from padir.studies.analysis import agreement, attention, audit, refining, uncertainty
-from padir.studies.analysis.study import AnalysisOptions, Findings, Row, Tell, check_model, first_sentences
+from padir.studies.analysis import agreement, attention, refining, uncertainty
+from padir.studies.analysis.study import AnalysisOptions, Row, Tell, check_model, first_sentences, written
 from padir.translator import Translator
 
 SUBJECTS = {"attention": attention, "dependency": agreement, "refinement": refining, "schedule": uncertainty}
-COLUMNS = {**{name: subject.COLUMNS for name, subject in SUBJECTS.items()}, "oracle": audit.COLUMNS}
+COLUMNS = {name: subject.COLUMNS for name, subject in SUBJECTS.items()}
 
 # The subjects that read an option of the command line or a setting; the others refuse it.
 READ_BY = {
@@ -28,9 +24,8 @@ READ_BY = {
     "values": ("dependency",),
     "canvases": ("dependency",),
     "given": ("dependency",),
-    "strategies": ("refinement", "oracle"),
+    "strategies": ("refinement",),
     "passes": ("refinement", "schedule"),
-    **dict.fromkeys(("own", "targets"), ("oracle",)),
     **dict.fromkeys(("sentences", "model", "data", "task", "test"), tuple(SUBJECTS)),
     **dict.fromkeys(("length_window", "length_min_p", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
 }
@@ -80,46 +75,7 @@ def run(
         "num_steps": decoding.num_steps,
         "seed": decoding.seed,
     }
-    return _written(about, findings, output)
-
-
-def run_oracle(
-    own: Sequence[str], options: AnalysisOptions, *, seed: int = 0, output: str | None = None, tell: Tell = print
-) -> dict[str, Any]:
-    """Runs strategies with exact conditionals in place of a model (`padir.studies.analysis.audit`), as `run` does.
-
-    Args:
-      own: strategies of the user, each as MODULE:NAME.
-    """
-    require_matplotlib()
-    findings = audit.analyse(own, options.strategies, options.targets, seed, tell)
-    return _written({"subject": "oracle", "seed": seed}, findings, output)
-
-
-def _written(about: dict[str, Any], findings: Findings, output: str | None) -> dict[str, Any]:
-    result = _finite({**about, **findings.metrics, "rows": findings.rows})
-    if output:
-        _write(Path(output), about, findings, result)
-    return result
-
-
-def _write(folder: Path, about: dict[str, Any], findings: Findings, result: dict[str, Any]) -> None:
-    subject = about["subject"]
-    for section in findings.sections:
-        for picture, data in section.pictures.items():
-            with atomic_file(folder / f"{subject}_{picture.replace(' ', '_')}.png", binary=True) as file:
-                file.write(data)
-    write_json(folder / f"{subject}.json", result)
-    write_text(folder / f"{subject}.html", render(f"padir: {subject}", about, findings.sections))
-
-
-def _finite(value: Any) -> Any:
-    """A copy of a value for JSON, with None for NaN, such as the correlation with a constant, and for infinity."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return written(about, findings, output)
 
 
 def cells(subject: str, row: Row) -> list[str]:

@@ -1,4 +1,4 @@
-"""Errors of decoding strategies that run on exact probabilities, so that the strategy alone causes them.
+"""Errors of samplers that run on exact probabilities, so that the sampler alone causes them.
 
 There are two families of targets, n distributions each, over sentences of five tokens with two choices at a position:
 
@@ -20,6 +20,7 @@ Each error is a mean over the n targets of a family, with half the width of its 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -28,12 +29,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from padir import checks
 from padir.errors import PadirError
 from padir.refinement import Strategy, parse_strategy
 from padir.reporting.page import Section, cell
+from padir.reporting.tables import require_matplotlib
 from padir.studies.analysis import plotting
 from padir.studies.analysis.law import Law, law
-from padir.studies.analysis.study import Findings, Row, Tell
+from padir.studies.analysis.samplers import Sampler, Walk, checks_of
+from padir.studies.analysis.study import Findings, Row, Tell, written
 from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint
 from padir.studies.ising.pass_sizes import best_schedules
 from padir.studies.ising.spin_models import Ising, distribution, spins
@@ -69,10 +73,10 @@ STRATEGIES = (
     "block_gibbs:block=99",
 )
 PASSES = range(1, 8)
-_SHOWN = (1, 2, 4, 6)  # numbers of passes in the picture
 
 LENGTH = 5
 _WORDINGS = 5
+_CHECKED = 2  # targets that a function's checks are made with
 _TOGETHER = 8  # targets whose states are enumerated at once
 
 
@@ -140,14 +144,18 @@ def errors(outputs: Law, truth: Sequence[Joint]) -> Errors:
     return Errors(*np.array(found).T)
 
 
-def suits(strategy: Strategy, canvas: str) -> bool:
+def suits(strategy: Strategy | Sampler, canvas: str) -> bool:
     """True if a strategy can start from this kind of canvas, with a decoder that knows which positions are masked."""
+    if isinstance(strategy, Sampler):
+        return canvas == "mask"
     unmet = {"pieces"} if canvas == "mask" else {"mask", "decontextualised"}
     judged = "prediction" if canvas == "mask" else "token"  # the exact decoder has no other rejecter head
     return not unmet & getattr(strategy, "needs", frozenset()) and getattr(strategy, "head_judges", judged) == judged
 
 
-def errors_of(targets: Targets, strategy: Strategy, canvas: str, steps: int) -> tuple[Errors, np.ndarray] | None:
+def errors_of(
+    targets: Targets, strategy: Strategy | Sampler, canvas: str, steps: int
+) -> tuple[Errors, np.ndarray] | None:
     """(errors, mean number of passes) of a strategy at each target; None if a pass has too many states to enumerate.
 
     Raises:
@@ -158,7 +166,10 @@ def errors_of(targets: Targets, strategy: Strategy, canvas: str, steps: int) -> 
     parts = []
     for begin in range(0, len(targets.joints), _TOGETHER):
         joints = targets.joints[begin : begin + _TOGETHER]
-        found = law(strategy, ExactDecoder.of(joints, targets.pieces), steps, masked=canvas == "mask")
+        if isinstance(strategy, Sampler):
+            found = Walk(strategy, joints, targets.pieces).law(steps)
+        else:
+            found = law(strategy, ExactDecoder.of(joints, targets.pieces), steps, masked=canvas == "mask")
         if found is None:
             return None
         parts.append((*errors(found, joints), found.passes_G))
@@ -172,34 +183,39 @@ def best_of(joint: Joint) -> list[float]:
     return [costs[min(passes, len(costs)) - 1] for passes in PASSES]
 
 
-def strategies_of(own: Sequence[str] = (), names: Sequence[str] | None = None) -> Iterator[tuple[str, Strategy, str]]:
-    """(name, strategy, canvas) of every audit: own strategies and the named ones (else `STRATEGIES`).
+def strategies_of(
+    own: Sequence[str] = (), names: Sequence[str] | None = None, samples: int = 1_000
+) -> Iterator[tuple[str, Strategy | Sampler, str]]:
+    """(name, strategy, canvas) of every audit: own samplers and strategies, and the named ones (else `STRATEGIES`).
 
     Args:
-      own: strategies of the user, each as MODULE:NAME, a class or an instance.
+      own: each as MODULE:NAME, a function (`padir.studies.analysis.samplers`), a strategy or its class.
+      samples: number of samples of each target for functions that draw by a seed.
 
     Raises:
-      PadirError: a name is unknown, or is no strategy; this is noticed before the first audit.
+      PadirError: a name is unknown, or is neither; this is noticed before the first audit.
     """
-    made = {name: _own(name) for name in own}
+    made = {name: _own(name, samples) for name in own}
     made |= {name: parse_strategy(name) for name in (STRATEGIES if names is None else names)}
     return ((name, one, canvas) for name, one in made.items() for canvas in CANVASES if suits(one, canvas))
 
 
-def _own(name: str) -> Strategy:
+def _own(name: str, samples: int) -> Strategy | Sampler:
     try:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         remedy = "write MODULE:NAME, and set PYTHONPATH to the folder of its module"
-        raise PadirError(f"no strategy {name} ({error})", remedy=remedy) from None
+        raise PadirError(f"no sampler or strategy {name} ({error})", remedy=remedy) from None
+    if inspect.isfunction(found):
+        return Sampler(name, found, samples)
     try:
         strategy = found() if isinstance(found, type) else found
     except TypeError as error:
-        raise PadirError(
-            f"no strategy {name} ({error})", remedy="name an instance, or give all fields defaults"
-        ) from None
+        remedy = "name an instance, or give all fields defaults"
+        raise PadirError(f"no strategy {name} ({error})", remedy=remedy) from None
     if not isinstance(strategy, Strategy):
-        raise PadirError(name, "a strategy, with init, step and stop", type(strategy).__name__)
+        expected = "a function step(tokens, logits, uniforms), or a strategy, with init, step and stop"
+        raise PadirError(name, expected, type(strategy).__name__)
     return strategy
 
 
@@ -208,21 +224,65 @@ _VALUES = tuple(f"{name}{end}" for name in ERRORS for end in ("", "_±"))
 COLUMNS = ("targets", "canvas", "strategy", "steps", "passes", *_VALUES, "over_best")
 
 
-def analyse(own: Sequence[str], names: Sequence[str] | None, each: int, seed: int, tell: Tell) -> Findings:
-    """Computes the errors of own and published strategies with exact decoders.
+@dataclasses.dataclass(frozen=True)
+class AuditOptions:
+    """Extent of an audit.
 
-    Args:
-      each: n, number of targets of a family.
+    Attributes:
+      targets: n, number of targets of each family.
+      strategies: strategies as the command line names them; None audits all.
+      samples: number of samples of each target for functions that draw by a seed.
 
     Raises:
-      PadirError: a strategy is unknown, or draws in a way that cannot be enumerated.
+      PadirError: a value out of its range.
     """
-    wanted = list(strategies_of(own, names))
+
+    targets: int = 32
+    strategies: tuple[str, ...] | None = None
+    samples: int = 1_000
+
+    def __post_init__(self):
+        checks.counts(1, targets=self.targets, samples=self.samples)
+
+
+def run(
+    own: Sequence[str],
+    options: AuditOptions = AuditOptions(),  # noqa: B008
+    *,
+    seed: int = 0,
+    output: str | None = None,
+    tell: Tell = print,
+) -> dict[str, Any]:
+    """Audits own and published samplers, and writes audit.json, .html and a picture into a folder if one is given.
+
+    Args:
+      own: as in `strategies_of`.
+      seed: seed of the targets.
+      tell: receives lines of progress, and the checks of own functions.
+
+    Returns:
+      The content of audit.json: "checks" of own functions and "rows" of errors.
+
+    Raises:
+      PadirError: a sampler is unknown, or draws in a way that cannot be enumerated.
+    """
+    require_matplotlib()
+    return written({"subject": "audit", "seed": seed}, _audited(own, options, seed, tell), output)
+
+
+def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell) -> Findings:
+    each, samples = options.targets, options.samples
+    wanted = list(strategies_of(own, options.strategies, samples))
     targets = Targets.of(each, seed)
     best_GT = np.array([best_of(joint) for joint in targets.joints])
     rows: list[Row] = []
+    checked: list[Row] = []
     left_out = []
     for name, strategy, canvas in wanted:
+        if isinstance(strategy, Sampler):
+            for check in checks_of(strategy, targets.joints[:_CHECKED], targets.pieces, PASSES):
+                checked.append({"sampler": name, **check._asdict()})
+                tell(f"{name} {check.question}: {check.answer}{f' ({check.evidence})' if check.evidence else ''}")
         for steps, best_G in zip(PASSES, best_GT.T, strict=True):
             found = errors_of(targets, strategy, canvas, steps)
             if found is None:
@@ -232,16 +292,22 @@ def analyse(own: Sequence[str], names: Sequence[str] | None, each: int, seed: in
             rows += _rows(targets, *found, best_G, canvas=canvas, strategy=name, steps=steps)
         else:
             tell(cell(rows[-1]))
+    drawn = [name for name, one, _ in wanted if isinstance(one, Sampler) and not one.is_exact]
     text = (
         f"Exact errors: means over {each} targets of a family, ± half of the 95 % interval over targets. not right:"
         " probability of an output that is no right answer; tv, kl: total variation and divergence of the outputs from"
         " the target; over best: kl minus that of the best schedule of random positions with as many passes."
     )
+    if drawn:
+        text += (
+            f" Sampled, not exact ({samples:,} outputs of each target, so that tv is too large): {', '.join(drawn)}."
+        )
     if left_out:
         text += f" Left out, because they have too many states to enumerate: {'; '.join(left_out)}."
-    picture = plotting.png(plotting.draw_audit, [row for row in rows if row["steps"] in _SHOWN], {*own})
-    sections = [Section("Strategies with exact conditionals", text, {"strategies": picture}, rows)]
-    return Findings(rows, {"n": each, "left_out": left_out}, sections)
+    picture = plotting.png(plotting.draw_audit, rows, {*own})
+    sections = [Section("What each sampler does", "Of all runs with up to 7 passes.", {}, checked)] if checked else []
+    sections += [Section("Strategies with exact conditionals", text, {"kl": picture}, rows)]
+    return Findings(rows, {"n": each, "left_out": left_out, "sampled": drawn, "checks": checked}, sections)
 
 
 def _rows(targets: Targets, found: Errors, passes_G: np.ndarray, best_G: np.ndarray, **about: Any) -> Iterator[Row]:

@@ -19,7 +19,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +133,38 @@ class Law:
     passes_G: Float[np.ndarray, " G"]
 
 
+class Chain(Protocol):
+    """Protocol of the states that a sampler goes through, lists of arrays [B, ...]; each state has a target.
+
+    Attributes:
+      matter: for each array, whether it can change a token of a later pass; states are compared by these.
+    """
+
+    matter: list[bool]
+
+    def begun(self) -> tuple[Int[np.ndarray, " B"], list[np.ndarray]]:
+        """The first states of all targets, equally many and equally likely for each: (target of each, arrays)."""
+        ...
+
+    def passed(
+        self, target_B: Int[np.ndarray, " B"], leaves: list[np.ndarray], step: int, num_steps: int
+    ) -> Branches | None:
+        """The states after a pass; None if there are more than `MOST` choices."""
+        ...
+
+    def ended(self, leaves: list[np.ndarray]) -> tuple[Int[np.ndarray, "B L"], Bool[np.ndarray, " B"]]:
+        """The tokens of states, without EOS, and whether a state is an output before the last pass."""
+        ...
+
+
+class Branches(NamedTuple):
+    """States after a pass: the state before each, their arrays, the probabilities of the choices that led to them."""
+
+    from_B: Int[np.ndarray, " B"]
+    leaves: list[np.ndarray]
+    prob_B: Float[np.ndarray, " B"]
+
+
 def law(strategy: Strategy, oracle: ExactDecoder, num_steps: int, *, masked: bool) -> Law | None:
     """The exact law of `refine` with a strategy and the exact decoder of each target.
 
@@ -146,22 +178,27 @@ def law(strategy: Strategy, oracle: ExactDecoder, num_steps: int, *, masked: boo
     Raises:
       PadirError: the strategy draws in a way that `Draws` cannot decide.
     """
-    groups, _, length = oracle.answer_GKL.shape
-    target_B, leaves, chain = _begun(strategy, oracle, masked)
+    return law_of(_StrategyChain(strategy, oracle, masked), num_steps)
+
+
+def law_of(chain: Chain, num_steps: int) -> Law | None:
+    """The exact law of a chain's outputs after at most `num_steps` passes; None if a pass has too many choices."""
+    target_B, leaves = chain.begun()
+    groups = int(target_B.max()) + 1
     prob_B = np.full(len(target_B), groups / len(target_B))
-    matter = _that_matter(chain, leaves)
     passes_G, ended = np.zeros(groups), []
     for step in range(num_steps):
         passes_G += np.bincount(target_B, prob_B, groups)
-        branched = _branched(chain, target_B, leaves, step, num_steps)
-        if branched is None:
+        branches = chain.passed(target_B, leaves, step, num_steps)
+        if branches is None:
             return None
-        from_B, leaves, choice_B = branched
-        target_B, prob_B = target_B[from_B], prob_B[from_B] * choice_B
-        done_B = (leaves[chain.done].all(-1) | (step == num_steps - 1)) & (prob_B > 0)
-        ended.append((target_B[done_B], leaves[chain.tokens][done_B, :length], prob_B[done_B]))
+        leaves = branches.leaves
+        target_B, prob_B = target_B[branches.from_B], prob_B[branches.from_B] * branches.prob_B
+        tokens_BL, done_B = chain.ended(leaves)
+        done_B = (done_B | (step == num_steps - 1)) & (prob_B > 0)
+        ended.append((target_B[done_B], tokens_BL[done_B], prob_B[done_B]))
         at_B = np.flatnonzero(~done_B & (prob_B > 0))
-        compared = [target_B[at_B], *(leaf[at_B] for leaf, used in zip(leaves, matter, strict=True) if used)]
+        compared = [target_B[at_B], *(leaf[at_B] for leaf, used in zip(leaves, chain.matter, strict=True) if used)]
         first_B, prob_B = _sums(compared, prob_B[at_B])
         target_B, leaves = target_B[at_B][first_B], [leaf[at_B][first_B] for leaf in leaves]
         if not len(prob_B):
@@ -171,55 +208,23 @@ def law(strategy: Strategy, oracle: ExactDecoder, num_steps: int, *, masked: boo
     return Law(target_K[first_K], tokens_KL[first_K], prob_K, passes_G)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Chain:
-    """The strategy and decoder of a law, and the structure of its states, which are lists of arrays [B, ...].
+def branched(
+    move: Callable[[Int[np.ndarray, "B D"], Int[np.ndarray, " B"]], Sequence[np.ndarray]], states: int
+) -> Branches | None:
+    """The states after a pass for all choices.
 
-    Attributes:
-      tree: the structure of (canvas, memory of the strategy, memory of its stopping rule).
-      tokens, done: numbers of the leaves `Canvas.tokens_BL` and `Canvas.done_BL`.
+    Args:
+      move: (numbers of choices that are told [B, D], numbers of states [B]) -> probability of the told choices [B],
+        number of choices of each draw [B, at least D], arrays of the states after the pass.
+      states: number of states before the pass.
     """
-
-    strategy: Strategy
-    oracle: ExactDecoder
-    masked: bool
-    tree: Any
-    tokens: int
-    done: int
-
-
-def _begun(strategy: Strategy, oracle: ExactDecoder, masked: bool):
-    """The first states of all targets: (target of each, leaves, what they have in common)."""
-    groups, _, length = oracle.answer_GKL.shape
-    ids = oracle.ids
-    rows = [[ids.mask] * length] if masked else [*itertools.product(ids.noise, repeat=length)]
-    tokens_BL = jnp.array([[*row, ids.eos] for row in rows] * groups)
-    segment_BL = jnp.ones_like(tokens_BL)
-    editable_BL = jnp.broadcast_to(jnp.arange(length + 1) < length, tokens_BL.shape)
-    canvas = from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)
-    if "decontextualised" in getattr(strategy, "needs", frozenset()):
-        canvas = restrict_visibility(canvas, editable_BL)
-    first: Draws = Choices(jnp.zeros((len(tokens_BL), 1), jnp.int32), ids.noise)
-    state = (canvas, strategy.init(first, canvas), strategy.stop.init(canvas))
-    named, tree = jax.tree_util.tree_flatten_with_path(state)
-    places = {jax.tree_util.keystr(path): place for place, (path, _) in enumerate(named)}
-    chain = _Chain(strategy, oracle, masked, tree, places["[0].tokens_BL"], places["[0].done_BL"])
-    return np.repeat(np.arange(groups), len(rows)), [np.asarray(leaf) for _, leaf in named], chain
-
-
-def _branched(chain: _Chain, target_B, leaves: list[np.ndarray], step: int, num_steps: int):
-    """The states after a pass for all choices: (state before each, leaves, probability of the choices)."""
-    decode = functools.partial(_decoded, tree=chain.tree, strategy=chain.strategy, masked=chain.masked)
-    move = functools.partial(_moved, tree=chain.tree, strategy=chain.strategy, pieces=chain.oracle.ids.noise)
-    outputs = _in_parts(lambda *rows: decode(chain.oracle, *rows), [target_B, *leaves])
-    from_B = np.arange(len(target_B))
-    number_BD = np.zeros((len(target_B), 0), np.int32)
+    from_B = np.arange(states)
+    number_BD = np.zeros((states, 0), np.int32)
     while True:
-        rows = [number_BD, *(each[from_B] for each in (*outputs, *leaves))]
-        prob_B, count_BD, *after = _in_parts(lambda *rows: move(step, num_steps, *rows), rows)
+        prob_B, count_BD, *after = move(number_BD, from_B)
         draw = number_BD.shape[1]
         if count_BD.shape[1] == draw:
-            return from_B, after, prob_B
+            return Branches(from_B, after, prob_B)
         count_B = np.where(prob_B > 0, count_BD[:, draw], 0)
         if count_B.sum() > MOST:
             return None
@@ -227,6 +232,51 @@ def _branched(chain: _Chain, target_B, leaves: list[np.ndarray], step: int, num_
         choice_B = np.arange(count_B.sum()) - np.repeat(np.cumsum(count_B) - count_B, count_B)
         number_BD = np.column_stack([number_BD[parent_B], choice_B]).astype(np.int32)
         from_B = from_B[parent_B]
+
+
+class _StrategyChain:
+    """The states of a strategy with the exact decoder of each target: canvas, its memory, its stopping rule's memory.
+
+    Attributes:
+      tree: the structure of these.
+      tokens, done: numbers of the arrays `Canvas.tokens_BL` and `Canvas.done_BL`.
+    """
+
+    def __init__(self, strategy: Strategy, oracle: ExactDecoder, masked: bool):
+        self.strategy, self.oracle, self.masked = strategy, oracle, masked
+        groups, _, length = oracle.answer_GKL.shape
+        ids = oracle.ids
+        rows = [[ids.mask] * length] if masked else [*itertools.product(ids.noise, repeat=length)]
+        tokens_BL = jnp.array([[*row, ids.eos] for row in rows] * groups)
+        segment_BL = jnp.ones_like(tokens_BL)
+        editable_BL = jnp.broadcast_to(jnp.arange(length + 1) < length, tokens_BL.shape)
+        canvas = from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)
+        if "decontextualised" in getattr(strategy, "needs", frozenset()):
+            canvas = restrict_visibility(canvas, editable_BL)
+        first: Draws = Choices(jnp.zeros((len(tokens_BL), 1), jnp.int32), ids.noise)
+        state = (canvas, strategy.init(first, canvas), strategy.stop.init(canvas))
+        named, self.tree = jax.tree_util.tree_flatten_with_path(state)
+        places = {jax.tree_util.keystr(path): place for place, (path, _) in enumerate(named)}
+        self.tokens, self.done = places["[0].tokens_BL"], places["[0].done_BL"]
+        self._first = np.repeat(np.arange(groups), len(rows)), [np.asarray(leaf) for _, leaf in named]
+        self.matter = _that_matter(self, self._first[1])
+
+    def begun(self):
+        return self._first
+
+    def ended(self, leaves):
+        return leaves[self.tokens][:, :-1], leaves[self.done].all(-1)
+
+    def passed(self, target_B, leaves, step, num_steps):
+        decode = functools.partial(_decoded, tree=self.tree, strategy=self.strategy, masked=self.masked)
+        one_pass = functools.partial(_moved, tree=self.tree, strategy=self.strategy, pieces=self.oracle.ids.noise)
+        outputs = _in_parts(lambda *rows: decode(self.oracle, *rows), [target_B, *leaves])
+
+        def move(number_BD, from_B):
+            rows = [number_BD, *(each[from_B] for each in (*outputs, *leaves))]
+            return _in_parts(lambda *rows: one_pass(step, num_steps, *rows), rows)
+
+        return branched(move, len(target_B))
 
 
 def _in_parts(function: Callable[..., Sequence[jax.Array]], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -262,7 +312,7 @@ def _moved(step, num_steps, number_BD, logits_BLV, keep_BL, *leaves, tree, strat
     return choices.probability_B, count_BD, *after_leaves
 
 
-def _that_matter(chain: _Chain, leaves: list[np.ndarray]) -> list[bool]:
+def _that_matter(chain: _StrategyChain, leaves: list[np.ndarray]) -> list[bool]:
     """For each leaf of the states, whether it can change a token of this pass or of a later one."""
     few = [leaf[[0, 0]] for leaf in leaves]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -235,39 +236,35 @@ def draw_outcomes(
 
 
 def draw_audit(figure: Figure, rows: Sequence[Mapping[str, Any]], own: Set[str]) -> None:
-    """Draws a line of points for each strategy, one for each number of passes; a panel for each family of targets.
+    """Draws KL by passes for each sampler that may write every right answer; a panel for each family of targets.
 
     Args:
-      own: strategies whose names are bold.
+      own: samplers whose lines are thick.
     """
-    kinds = {"mask": ("o", "full"), "uniform": ("s", "none")}
-    strategies = list(dict.fromkeys(row["strategy"] for row in rows))
-    counts = sorted({row["steps"] for row in rows})
+    drawn = [row for row in rows if math.isfinite(row["kl"])]
+    lines = list(dict.fromkeys((row["strategy"], row["canvas"]) for row in drawn))
     families = list(dict.fromkeys(row["targets"] for row in rows))
-    figure.set_size_inches(4.2 * len(families), 1.6 + 0.24 * len(strategies))
-    panels = figure.subplots(1, len(families), squeeze=False, sharey=True)[0]
+    figure.set_size_inches(4.6 * len(families), 4.2 + 0.12 * len(lines))
+    panels = figure.subplots(1, len(families), squeeze=False)[0]
     for axes, family in zip(panels, families, strict=True):
-        for (kind, (marker, fill)), (number, count) in itertools.product(kinds.items(), enumerate(counts, 1)):
-            mine = [row for row in rows if (row["targets"], row["canvas"], row["steps"]) == (family, kind, count)]
-            place = [strategies.index(row["strategy"]) + (0.15 if kind == "uniform" else -0.15) for row in mine]
-            label = f"{'masks' if kind == 'mask' else 'random'}, {count} pass{'es' * (count > 1)}"
+        best = {row["steps"]: row["kl"] - row["over_best"] for row in drawn if row["targets"] == family}
+        for number, (strategy, canvas) in enumerate(lines):
+            mine = [
+                row for row in drawn if (row["targets"], row["strategy"], row["canvas"]) == (family, strategy, canvas)
+            ]
             axes.plot(
-                [row["tv"] for row in mine],
-                place,
-                linestyle="",
-                color=COLOURS[0],
-                label=label,
-                marker=marker,
-                fillstyle=fill,
-                alpha=(number + 1) / (len(counts) + 1),
+                [row["steps"] for row in mine],
+                [row["kl"] for row in mine],
+                label=f"{strategy}{', random canvas' * (canvas == 'uniform')}",
+                linestyle="-" if canvas == "mask" else "--",
+                linewidth=3 if strategy in own else 1.2,
                 markersize=4,
+                **_style(number),
             )
-        axes.set(title=family, xlabel="total variation from the truth", xlim=(0, 1), ylim=(len(strategies) - 0.5, -0.5))
-        axes.set_yticks(range(len(strategies)), strategies, fontsize=8)
+        axes.plot(sorted(best), [best[steps] for steps in sorted(best)], color="black", ls=":", label="best schedule")
+        axes.set(title=family, xlabel="decoder passes", ylabel="KL from the truth, nats", ylim=(0, None))
         axes.grid(alpha=0.25)
-        for text in axes.get_yticklabels():
-            text.set_fontweight("bold" if text.get_text() in own else "normal")
-    _legend(figure, panels, len(counts))
+    _legend(figure, panels, 3)
 
 
 def _style(number: int) -> dict[str, str]:

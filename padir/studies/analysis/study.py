@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,8 @@ from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
-from padir.reporting.page import Section
+from padir.reporting.page import Section, render
+from padir.storage.files import atomic_file, write_json, write_text
 from padir.text.ids import EOS, sorted_batches
 from padir.translator import Translator
 
@@ -34,10 +37,9 @@ class AnalysisOptions:
       values: number of tokens that are tried at a position (dependency; `padir.studies.analysis.agreement`).
       canvases: number of first canvases over which measures are averaged (dependency).
       given: "source" hides the whole draft; "draft" shows the draft except the pair that is measured (dependency).
-      strategies: strategies as the command line names them (refinement, oracle). None runs all strategies; "refinement"
-        runs all that the model supports, at temperature 0.
+      strategies: strategies as the command line names them (refinement). None runs all that the model supports, at
+        temperature 0.
       passes: numbers of decoder passes that every strategy gets (refinement), or that are scheduled (schedule).
-      targets: n, number of targets of each family (oracle).
 
     Raises:
       PadirError: a value out of its range.
@@ -50,13 +52,11 @@ class AnalysisOptions:
     given: str = "source"
     strategies: tuple[str, ...] | None = None
     passes: tuple[int, ...] = (1, 2, 4, 10)
-    targets: int = 32
 
     def __post_init__(self):
         checks.one_of(("source", "draft"), given=self.given)
         checks.counts(1, passes=min(self.passes, default=0))
         checks.counts(0, examples=self.examples)
-        checks.counts(1, targets=self.targets)
         checks.counts(2, values=self.values)
 
 
@@ -73,6 +73,29 @@ class Findings:
     rows: list[Row]
     metrics: dict[str, Any]
     sections: list[Section]
+
+
+def written(about: dict[str, Any], findings: Findings, output: str | None) -> dict[str, Any]:
+    """Facts about a run, its metrics and rows, after SUBJECT.json, .html and PNG files are written into a folder."""
+    result = _finite({**about, **findings.metrics, "rows": findings.rows})
+    if output:
+        folder, subject = Path(output), about["subject"]
+        for section in findings.sections:
+            for picture, data in section.pictures.items():
+                with atomic_file(folder / f"{subject}_{picture.replace(' ', '_')}.png", binary=True) as file:
+                    file.write(data)
+        write_json(folder / f"{subject}.json", result)
+        write_text(folder / f"{subject}.html", render(f"padir: {subject}", about, findings.sections))
+    return result
+
+
+def _finite(value: Any) -> Any:
+    """A copy of a value for JSON, with None for NaN, such as the correlation with a constant, and for infinity."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 MOST_TOKENS = 16  # longer sentences are shown only if there are too few of at most this length

@@ -1,5 +1,7 @@
 """Pictures say what their colours and axes mean."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -35,24 +37,26 @@ def test_axes_say_what_they_measure():
         assert figure.axes[0].get_xscale() == ("log" if "log" in label else "linear")
 
 
-def test_the_audit_has_a_line_for_each_strategy():
-    """Points of more passes are darker, hollow ones began with random pieces, and one's own strategy is bold."""
+def test_the_audit_has_a_line_for_each_sampler_that_writes_all_answers():
+    """The best schedule is dotted, a line from random canvases dashed, and one's own sampler thick."""
     figure = Figure()
     rows = [
-        {"targets": "wordings", "canvas": kind, "strategy": name, "steps": n, "tv": n / 10}
-        for kind, name, n in [
-            ("mask", "mine:It", 1),
-            ("mask", "mine:It", 2),
-            ("uniform", "p2", 1),
-            ("uniform", "p2", 2),
+        {"targets": "wordings", "canvas": kind, "strategy": name, "steps": n, "kl": kl, "over_best": kl - 1 / n}
+        for kind, name, n, kl in [
+            ("mask", "mine:step", 1, 2.0),
+            ("mask", "mine:step", 2, 0.75),
+            ("uniform", "p2", 1, 3.0),
+            ("uniform", "p2", 2, math.inf),
+            ("mask", "padir", 1, math.inf),
         ]
     ]
-    plotting.draw_audit(figure, rows, {"mine:It"})
+    plotting.draw_audit(figure, rows, {"mine:step"})
     (axes,) = figure.axes
-    points = axes.lines
-    shown = {each.get_label(): (each.get_xdata().tolist(), each.get_fillstyle(), each.get_alpha()) for each in points}
-    assert [shown[f"masks, {name}"][0] for name in ("1 pass", "2 passes")] == [[0.1], [0.2]]
-    assert shown["masks, 1 pass"][1] == "full" and shown["random, 2 passes"][1] == "none"
-    assert shown["masks, 1 pass"][2] < shown["masks, 2 passes"][2]
-    labels = {label.get_text(): label.get_fontweight() for label in axes.get_yticklabels()}
-    assert labels == {"mine:It": "bold", "p2": "normal"} and axes.get_title() == "wordings"
+    shown = {each.get_label(): each for each in axes.lines}
+    assert {label: [*line.get_ydata()] for label, line in shown.items()} == {
+        "mine:step": [2.0, 0.75],
+        "p2, random canvas": [3.0],
+        "best schedule": [1.0, 0.5],
+    }
+    assert shown["mine:step"].get_linewidth() > shown["p2, random canvas"].get_linewidth()
+    assert [shown[label].get_linestyle() for label in shown] == ["-", "--", ":"] and axes.get_title() == "wordings"

@@ -89,10 +89,11 @@ def test_states_that_differ_in_what_is_not_read_are_one():
     """Draws at temperature 1 read no score: after each pass there are at most as many states as sentences."""
     found = {}
     for name in ("padir:temperature=1.0", "mask_predict"):
-        _, leaves, chain = laws._begun(parse_strategy(name), oracle_of(FOUR), True)
+        chain = laws._StrategyChain(parse_strategy(name), oracle_of(FOUR), True)
+        _, leaves = chain.begun()
         state = chain.tree.unflatten([jnp.array(leaf) for leaf in leaves])
         paths = (path[-1] for path, _ in jax.tree_util.tree_flatten_with_path(state)[0])
-        found[name] = {path.name for path, used in zip(paths, laws._that_matter(chain, leaves), strict=True) if used}
+        found[name] = {path.name for path, used in zip(paths, chain.matter, strict=True) if used}
     assert found["padir:temperature=1.0"] == {"tokens_BL", "done_BL", "editable_BL", "segment_BL"}
     assert {"tokens_BL", "score_BL", "written_BL", "done_BL"} <= found["mask_predict"]
 

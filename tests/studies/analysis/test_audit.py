@@ -12,7 +12,7 @@ from support.fakes import IDS, canvas, given
 from support.refusals import refused
 
 from padir.refinement import STRATEGIES, MaskPredict, SundaeSampling, parse_strategy
-from padir.studies.analysis import analyses, audit
+from padir.studies.analysis import audit
 from padir.studies.analysis.law import Law
 from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint, noise_rate
 
@@ -160,8 +160,9 @@ def test_the_rate_is_the_share_of_noise():
         (lambda: ExactDecoder.of([FIVE], 2), "at least 3"),
         (lambda: of(TWO, "padir:remask=logits", 2), "remask"),
         (lambda: audit.strategies_of(names=["padir", "paddir"]), "no strategy 'paddir'"),
-        (lambda: audit.strategies_of(["no_such_module:Mine"]), "no strategy no_such_module:Mine"),
-        (lambda: audit.strategies_of(["math:pi"]), "math:pi must be a strategy"),
+        (lambda: audit.strategies_of(["no_such_module:Mine"]), "no sampler or strategy no_such_module:Mine"),
+        (lambda: audit.strategies_of(["math:pi"]), "math:pi must be a function step(tokens, logits, uniforms), or"),
+        (lambda: audit.AuditOptions(targets=0), "targets must be at least 1, got 0"),
         (
             lambda: audit.strategies_of(["datetime:date"]),
             "datetime:date missing name an instance",
@@ -229,9 +230,9 @@ MINE = MaskPredict()
 
 def test_ones_own_strategy_stands_beside_the_others(tmp_path):
     pytest.importorskip("matplotlib")
-    options = analyses.AnalysisOptions(strategies=("mask_predict", "block_gibbs"), targets=3)
+    options = audit.AuditOptions(strategies=("mask_predict", "block_gibbs"), targets=3)
     own = f"{__name__}:MINE"
-    found = analyses.run_oracle([own], options, output=str(tmp_path), tell=print)
+    found = audit.run([own], options, output=str(tmp_path), tell=print)
     rows = {(row["targets"], row["canvas"], row["strategy"], row["steps"]): row for row in found["rows"]}
     assert {key[:3] for key in rows} == {
         *itertools.product(("wordings", "spin glasses"), ("mask", "uniform"), (own, "mask_predict")),
@@ -245,8 +246,8 @@ def test_ones_own_strategy_stands_beside_the_others(tmp_path):
     glasses = [row for row in rows.values() if row["targets"] == "spin glasses"]
     assert all(row["not_right"] == pytest.approx(0, abs=1e-6) for row in glasses)
     assert rows["spin glasses", "mask", "block_gibbs", 7]["tv_±"] > 0
-    assert json.loads((tmp_path / "oracle.json").read_text())["rows"] == found["rows"]
-    assert (tmp_path / "oracle_strategies.png").read_bytes()[:4] == b"\x89PNG"
+    assert json.loads((tmp_path / "audit.json").read_text())["rows"] == found["rows"]
+    assert (tmp_path / "audit_kl.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_interval_is_over_targets():
@@ -254,3 +255,30 @@ def test_the_interval_is_over_targets():
     (row,) = audit._rows(audit.Targets(["hand"] * 4, [TWO] * 4, PIECES), found, np.ones(4), np.array([0, 0, 0, 0.4]))
     assert row["tv"] == pytest.approx(0.4) and row["over_best"] == pytest.approx(0.3)
     assert row["tv_±"] == pytest.approx(1.96 * np.sqrt((0.09 + 0.01) * 2 / 3) / 2)
+
+
+def of_masks(tokens, logits, uniforms, mask):
+    """Writes each mask with its likeliest token."""
+    return np.where(tokens == mask, logits.argmax(-1), tokens)
+
+
+def of_a_seed(tokens, logits, seed):
+    return logits.argmax(-1)
+
+
+def test_ones_own_functions_are_checked_beside_the_strategies(tmp_path):
+    pytest.importorskip("matplotlib")
+    said = []
+    own = [f"{__name__}:of_masks", f"{__name__}:of_a_seed"]
+    options = audit.AuditOptions(strategies=("mask_predict",), targets=2, samples=7)
+    found = audit.run(own, options, output=str(tmp_path), tell=said.append)
+    answers = {(row["sampler"], row["question"]): row["answer"] for row in found["checks"]}
+    assert answers[own[0], "uses its random numbers"] == answers[own[1], "uses its random seeds"] == "no"
+    assert f"{own[0]} uses its random numbers: no (two different ones give the same tokens)" in said
+    assert found["sampled"] == [own[1]] and "Sampled, not exact (7 outputs" in (tmp_path / "audit.html").read_text()
+    rows = {
+        (row["strategy"], row["targets"]): row for row in found["rows"] if row["steps"] == 1 and row["canvas"] == "mask"
+    }
+    for name in own:
+        errors = {key: value for key, value in rows[name, "wordings"].items() if key != "strategy"}
+        assert errors == {key: value for key, value in rows["mask_predict", "wordings"].items() if key != "strategy"}

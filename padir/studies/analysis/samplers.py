@@ -1,0 +1,286 @@
+"""Samplers of one's own in NumPy: the law of their outputs, and checks of what they promise.
+
+A sampler is a function of all rows of a batch that gives the tokens after one pass:
+
+    def step(tokens, logits, uniforms): ...
+
+`tokens` [B, L] are ids below V, of which V - 1 is the mask. `logits` [B, L, V] are the exact log-probabilities at each
+position given the tokens that are no masks; the mask's are -inf. `uniforms` [B, L, 2] are two uniform random numbers
+for each position, of which every value is tried (`padir.studies.analysis.uniforms`). A function with `seed` in place of
+`uniforms` makes random numbers itself, and its law is sampled. It may have further arguments, by these names: `step`
+(from 0), `num_steps`, `mask` (the mask's id), `fixed` [B, L] (positions that must stay), `temperature`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from padir.errors import PadirError
+from padir.studies.analysis.law import Law, branched, law_of
+from padir.studies.analysis.truth import FIRST, Joint
+from padir.studies.analysis.uniforms import Known, Uniforms
+
+PER_POSITION = 2  # uniform numbers of a position
+_FURTHER = ("step", "num_steps", "mask", "fixed", "temperature")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampler:
+    """A function of one's own, as this module's docstring describes it.
+
+    Attributes:
+      samples: number of samples of each target for a function with `seed`.
+
+    Raises:
+      PadirError: the function has other arguments.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    samples: int = 1_000
+
+    def __post_init__(self):
+        expected = f"(tokens, logits, uniforms) or (tokens, logits, seed), and by name {', '.join(_FURTHER)}"
+        names = [*inspect.signature(self.function).parameters]
+        if (
+            names[:2] != ["tokens", "logits"]
+            or names[2:3] not in (["uniforms"], ["seed"])
+            or {*names[3:]} - {*_FURTHER}
+        ):
+            raise PadirError(f"the arguments of {self.name}", expected, f"({', '.join(names)})")
+
+    @property
+    def reads(self) -> list[str]:
+        """The names of the function's further arguments."""
+        return [*inspect.signature(self.function).parameters][3:]
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the law is enumerated; False if the function makes random numbers of a seed."""
+        return "uniforms" in inspect.signature(self.function).parameters
+
+    def __call__(self, tokens_BL, logits_BLV, random: Any, fixed_BL, **further: Any) -> Int[np.ndarray, "B L"]:
+        """The tokens after a pass; `random` are uniforms or a seed.
+
+        Raises:
+          PadirError: the function does not give an id for each position.
+        """
+        mask = logits_BLV.shape[-1] - 1
+        given = {"mask": mask, "fixed": fixed_BL, **further}
+        before = tokens_BL.copy()
+        after = self.function(tokens_BL.copy(), logits_BLV.copy(), random, **{name: given[name] for name in self.reads})
+        found = np.asarray(after)
+        if found.shape != before.shape or found.dtype.kind not in "iu" or not ((found >= 0) & (found <= mask)).all():
+            expected = f"ids from 0 to {mask}, the mask, in an array of shape {before.shape}"
+            raise PadirError(f"what {self.name} gives", expected, found)
+        return found
+
+
+class Facts(NamedTuple):
+    """Effects of a pass on the states before it.
+
+    Attributes:
+      wrote: least and largest number of masks that were replaced, in states with a mask.
+      changed: True if a position that was no mask changed.
+      forgot: True if a fixed position changed.
+      left: True if masks are left.
+    """
+
+    wrote: tuple[int, int] | None
+    changed: bool
+    forgot: bool
+    left: bool
+
+
+class Walk:
+    """The states of a sampler with the exact conditionals of each target (a `padir.studies.analysis.law.Chain`).
+
+    Args:
+      prompt: True to begin with one token of each target in place of its mask, at a fixed position.
+
+    Attributes:
+      facts: the effects of each pass.
+      most_written: the largest number of times that a run writes a position.
+    """
+
+    matter = [True, False]
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        joints: Sequence[Joint],
+        pieces: int,
+        *,
+        temperature: float = 1.0,
+        prompt: bool = False,
+    ):
+        self.sampler, self.temperature, self.mask = sampler, temperature, pieces
+        length = joints[0].tokens_KL.shape[1]
+        most = max(len(joint.prob_K) for joint in joints)
+        self.answer_GKL = np.full((len(joints), most, length), -1)
+        self.prob_GK = np.zeros((len(joints), most))
+        for g, joint in enumerate(joints):
+            self.answer_GKL[g, : len(joint.prob_K)] = np.unique(joint.tokens_KL, return_inverse=True)[1].reshape(
+                -1, length
+            )
+            self.prob_GK[g, : len(joint.prob_K)] = joint.prob_K
+        self.fixed_L = np.arange(length) == (length // 2 if prompt else -1)
+        self.facts: list[Facts] = []
+        self.most_written = 0
+
+    def begun(self):
+        groups, _, length = self.answer_GKL.shape
+        likeliest_GL = self.answer_GKL[np.arange(groups), self.prob_GK.argmax(1)]
+        tokens_GL = np.where(self.fixed_L, likeliest_GL, self.mask)
+        return np.arange(groups), [tokens_GL, np.zeros((groups, length), int)]
+
+    def ended(self, leaves):
+        return leaves[0] + FIRST, np.zeros(len(leaves[0]), bool)
+
+    def passed(self, target_B, leaves, step, num_steps):
+        logits_BLV = self.logits(target_B, leaves[0])
+
+        def move(number_BD, from_B):
+            known = Known(number_BD, PER_POSITION * leaves[0].shape[1])
+            uniforms = Uniforms.of(known, (leaves[0].shape[1], PER_POSITION))
+            after = self._moved(leaves[0][from_B], leaves[1][from_B], logits_BLV[from_B], uniforms, step, num_steps)
+            counts = np.column_stack(known.counts) if known.counts else number_BD[:, :0]
+            return known.probability_B, counts, *after
+
+        branches = branched(move, len(target_B))
+        if branches is None:
+            return None
+        after_BL, written_BL = branches.leaves
+        # Equal canvases are joined: each position has been written as often as on the way that wrote it most often.
+        canvases = np.column_stack([target_B[branches.from_B], after_BL])
+        kinds, kind_B = np.unique(canvases, axis=0, return_inverse=True)
+        most_KL = np.zeros((len(kinds), after_BL.shape[1]), int)
+        np.maximum.at(most_KL, kind_B.reshape(-1), written_BL)
+        leaves_after = [after_BL, most_KL[kind_B.reshape(-1)]]
+        self._note(leaves[0][branches.from_B], leaves_after)
+        return branches._replace(leaves=leaves_after)
+
+    def law(self, num_steps: int) -> Law | None:
+        """The law of the outputs after `num_steps` passes; None if it has too many choices."""
+        return law_of(self, num_steps) if self.sampler.is_exact else self._sampled(num_steps)
+
+    def _sampled(self, num_steps: int) -> Law:
+        """The law by `Sampler.samples` outputs of each target."""
+        target_B, leaves = self.begun()
+        target_B = np.repeat(target_B, self.sampler.samples)
+        leaves = [np.repeat(leaf, self.sampler.samples, axis=0) for leaf in leaves]
+        for step in range(num_steps):
+            logits_BLV = self.logits(target_B, leaves[0])
+            after = self._moved(*leaves, logits_BLV, step, step, num_steps)
+            self._note(leaves[0], after)
+            leaves = after
+        rows_KX, count_K = np.unique(np.column_stack([target_B, leaves[0] + FIRST]), axis=0, return_counts=True)
+        passes_G = np.full(len(self.prob_GK), float(num_steps))
+        return Law(rows_KX[:, 0], rows_KX[:, 1:], count_K / self.sampler.samples, passes_G)
+
+    def logits(self, target_B: Int[np.ndarray, " B"], tokens_BL: Int[np.ndarray, "B L"]) -> Float[np.ndarray, "B L V"]:
+        """Exact log-probabilities of the ids at each position, under the answers that agree with the most tokens."""
+        answer_BKL, prob_BK = self.answer_GKL[target_B], self.prob_GK[target_B]
+        differs_BKL = (answer_BKL != tokens_BL[:, None]) & (tokens_BL != self.mask)[:, None]
+        wrong_BK = np.where(prob_BK > 0, differs_BKL.sum(-1), tokens_BL.shape[1] + 1)
+        weight_BK = prob_BK * (wrong_BK == wrong_BK.min(-1, keepdims=True))
+        weight_BK /= weight_BK.sum(-1, keepdims=True)
+        found = [np.einsum("bk,bkl->bl", weight_BK, answer_BKL == i) for i in range(self.mask + 1)]
+        with np.errstate(divide="ignore"):
+            return np.log(np.stack(found, axis=-1))
+
+    def _moved(self, tokens_BL, written_BL, logits_BLV, random: Any, step: int, num_steps: int) -> list[np.ndarray]:
+        fixed_BL = np.broadcast_to(self.fixed_L, tokens_BL.shape)
+        after_BL = self.sampler(
+            tokens_BL, logits_BLV, random, fixed_BL, step=step, num_steps=num_steps, temperature=self.temperature
+        )
+        return [after_BL, written_BL + ((after_BL != tokens_BL) & (after_BL != self.mask))]
+
+    def _note(self, before_BL: Int[np.ndarray, "B L"], after: list[np.ndarray]) -> None:
+        after_BL, written_BL = after
+        was_masked = before_BL == self.mask
+        wrote_B = (was_masked & (after_BL != self.mask)).sum(-1)[was_masked.any(-1)]
+        changed = (before_BL != after_BL) & ~was_masked
+        facts = Facts(
+            wrote=(int(wrote_B.min()), int(wrote_B.max())) if len(wrote_B) else None,
+            changed=bool(changed.any()),
+            forgot=bool((changed & self.fixed_L).any()),
+            left=bool((after_BL == self.mask).any()),
+        )
+        self.facts.append(facts)
+        self.most_written = max(self.most_written, int(written_BL.max()))
+
+
+class Check(NamedTuple):
+    """A question about a sampler, the answer "yes", "no" or "-" (not asked), and what shows it."""
+
+    question: str
+    answer: str
+    evidence: str = ""
+
+
+def checks_of(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Sequence[int]) -> Iterator[Check]:
+    """Answers questions about a sampler, by all that it can do in runs of some numbers of passes."""
+    length = joints[0].tokens_KL.shape[1]
+    left, idle, most, changed = [], [], 0, False
+    for num_steps in passes:
+        walk = Walk(sampler, joints, pieces)
+        if walk.law(num_steps) is None:
+            break
+        left += [str(num_steps)] * walk.facts[-1].left
+        if num_steps <= length:
+            silent = (i for i, each in enumerate(walk.facts, 1) if not (each.changed or (each.wrote or (0, 0))[1]))
+            idle += [f"pass {i} of {num_steps}" for i in silent]
+        most, changed = max(most, walk.most_written), changed or any(each.changed for each in walk.facts)
+    yield Check("leaves no mask", *_unless(left, "masks are left after {} passes"))
+    yield Check(f"writes in each of up to {length} passes", *_unless(idle, "nothing is written in {}"))
+    yield Check("changes what it wrote", *_unless(["token"] * (not changed), "no {} is hidden or written again"))
+    yield Check("writes a position at most once", *_unless([str(most)] if most > 1 else [], "up to {} times"))
+    prompted = Walk(sampler, joints, pieces, prompt=True)
+    prompted.law(3)
+    forgot = [str(i) for i, each in enumerate(prompted.facts, 1) if each.forgot]
+    yield Check("keeps fixed positions", *_unless(forgot, "they change in pass {}"))
+    yield from _of_one_pass(sampler, joints, pieces)
+    if "temperature" in sampler.reads:
+        cold, warm = (Walk(sampler, joints, pieces, temperature=each).law(1) for each in (0.5, 1.0))
+        equal = cold is not None and warm is not None and np.array_equal(cold.prob_K, warm.prob_K)
+        yield Check("uses its temperature", *_unless(["1"] * equal, "0.5 gives the same law as {}"))
+    else:
+        yield Check("uses its temperature", "-", "it has no argument of this name")
+
+
+def _unless(faults: Sequence[str], evidence: str) -> tuple[str, str]:
+    """The answer "yes" if there are no faults, else "no" with the first ones as evidence."""
+    return ("no", evidence.format(", ".join(faults[:4]) + ", ..." * (len(faults) > 4))) if faults else ("yes", "")
+
+
+def _of_one_pass(sampler: Sampler, joints: Sequence[Joint], pieces: int) -> Iterator[Check]:
+    """Questions about one call, with numbers in place of intervals: 16 canvases at once, and each of them 16 times."""
+    rng = np.random.default_rng(0)
+    walk = Walk(sampler, joints, pieces)
+    target_B = np.arange(16) % len(joints)
+    answer_BL = walk.answer_GKL[target_B, walk.prob_GK[target_B].argmax(1)]
+    tokens_BL = np.where(rng.random(answer_BL.shape) < 0.7, pieces, answer_BL)
+    logits_BLV = walk.logits(target_B, tokens_BL)
+    draws = [rng.random((*tokens_BL.shape, PER_POSITION)) if sampler.is_exact else seed for seed in range(2)]
+
+    def after(rows, draw: Any):
+        fixed_BL = np.zeros(tokens_BL.shape, bool)
+        return sampler(tokens_BL[rows], logits_BLV[rows], draw, fixed_BL, step=0, num_steps=3, temperature=1.0)
+
+    rows = np.arange(16)
+    first, again, other = after(rows, draws[0]), after(rows, draws[0]), after(rows, draws[1])
+    beside = [str(i) for i in rows if (after(np.full(16, i), draws[0])[i] != first[i]).any()]
+    noun = "numbers" if sampler.is_exact else "seeds"
+    yield Check("does not depend on its batch", *_unless(beside, "canvas {} changes beside other canvases"))
+    yield Check(
+        f"repeats itself with equal {noun}", *_unless(["two calls"] * bool((first != again).any()), "{} differ")
+    )
+    same = ["two"] * np.array_equal(first, other)
+    yield Check(f"uses its random {noun}", *_unless(same, "{} different ones give the same tokens"))
