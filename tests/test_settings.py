@@ -62,7 +62,7 @@ RANGES = [
     (s.EntropyBound, "gamma", [-1.0], [0.0]),
     (s.Remdm, "sigma", *RATE),
     (s.PathPlanning, "eta", *FREE),
-    (s.PathPlanning, "judges", ["token"], ["written", "drawn"]),
+    (s.PathPlanning, "judges", ["token"], ["written", "drawn", "random"]),
     (s.Renoise, "gamma", [0.0], [0.1]),
     (s.SundaeSampling, "share", [0.0, 1.1], [1.0]),
     (s.SundaeSampling, "order", ["margin"], ["uncertain"]),

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from support.fakes import EQUALS_VVV, IDS, canvas, conditionals, distance, histogram, keys, output, stepped
 
-from padir.refinement import Mask, MaskPredict, PathPlanning, Remdm, draft, refine
+from padir.refinement import Mask, MaskPredict, Output, PathPlanning, Remdm, draft, refine
 
 EOS, MASK, ROWS = IDS.eos, IDS.mask, 2_000
 EXACT = conditionals(EQUALS_VVV)
@@ -96,3 +96,23 @@ class TestPathPlanning:
             confident = out.replace(logits_BLV=out.logits_BLV.at[0, 2].multiply(0.5))
             after, _ = stepped(PathPlanning(eta), before, confident, step=1, num_steps=3)
             assert after.tokens_BL.tolist() == [tokens]
+
+    @pytest.mark.parametrize("judges", ["written", "drawn", "random"])
+    def test_eta_0_keeps_a_written_token_when_all_are_certain(self, judges):
+        before = canvas([20, MASK, MASK], start=[MASK] * 3, written=[0])
+        certain = output([20, 21, 22], [1e4] * 3)  # all log-probabilities are 0
+        for seed in range(5):
+            strategy = PathPlanning(eta=0.0, judges=judges)
+            after, _ = stepped(strategy, before, certain, step=1, num_steps=3, key_B=keys(1, seed))
+            assert after.tokens_BL[0, 0] == 20 and after.masked_BL.sum() == 1
+
+    def test_random_judges_hide_each_position_as_often(self):
+        """Of all three with eta 1, of the two masked ones with eta 0; the probabilities do not matter."""
+        rows = 1_000
+        one = canvas([20, MASK, MASK], start=[MASK] * 3, written=[0])
+        before = jax.tree.map(lambda each: jnp.repeat(each, rows, axis=0), one)
+        logits_BLV = jnp.repeat(output([20, 21, 22], [9.0, 9.0, 0.1]).logits_BLV, rows, axis=0)
+        for eta, shares in [(1.0, [1 / 3] * 3), (0.0, [0.0, 0.5, 0.5])]:
+            strategy = PathPlanning(eta, judges="random")
+            after, _ = stepped(strategy, before, Output(logits_BLV), step=1, num_steps=3)
+            assert_allclose(after.masked_BL[:, :3].mean(0), shares, atol=0.06)

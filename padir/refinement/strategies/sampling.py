@@ -284,30 +284,35 @@ class PathPlanning(Memoryless):
     no position is masked.
 
     P2 with self-planning (arXiv 2502.03540) is `judges="drawn"`; the default "written" is padir's own. The two rules
-    differ from the third pass on.
+    differ from the third pass on. With eta = 0, "drawn" is LLaDA's low-confidence remasking (arXiv 2502.09992), and
+    "random" its random remasking.
 
     Attributes:
       eta: at least 0; 0 keeps every written token, larger numbers hide written positions more readily.
       temperature: temperature of the draws, at least 0; 0 for the argmax.
       schedule: the number of masked positions, as in `MaskPredict`.
       judges: the token that scores a written position: the "written" token, or the token that the pass has "drawn" at
-        this position (and does not write).
+        this position (and does not write). With "random" no score counts: chance alone says which positions are hidden,
+        and of eta only whether it is 0 matters.
     """
 
     eta: checks.NotNegative = 1.0
     temperature: checks.NotNegative = 0.0
     schedule: Schedule = "linear"
-    judges: Annotated[str, partial(checks.one_of, ("written", "drawn"))] = "written"
+    judges: Annotated[str, partial(checks.one_of, ("written", "drawn", "random"))] = "written"
     stop = NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         editable_BL, segment_BL, was_masked_BL = canvas.editable_BL, canvas.segment_BL, canvas.masked_BL
-        open_BL = was_masked_BL if self.judges == "written" else editable_BL
+        open_BL = editable_BL if self.judges == "drawn" else was_masked_BL
         token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature, open_BL)
-        judged_BL = token_scores(output.logits_BLV, canvas.tokens_BL) if self.judges == "written" else score_BL
-        # A written token may by now have the probability 0, and 0 times -inf is no number.
-        kept_BL = self.eta * jnp.maximum(judged_BL, jnp.finfo(jnp.float32).min)
         count_BL = still_masked(self.schedule, count_in_segment(editable_BL, segment_BL), step + 1, num_steps)
-        masked_BL = worst(jnp.where(was_masked_BL, score_BL, kept_BL), editable_BL, segment_BL, count_BL)
+        among_BL = editable_BL if self.eta else was_masked_BL
+        if self.judges == "random":
+            masked_BL = choose(key_B, among_BL, segment_BL, count_BL, _WHERE)
+        else:
+            judged_BL = token_scores(output.logits_BLV, canvas.tokens_BL) if self.judges == "written" else score_BL
+            scores_BL = jnp.where(was_masked_BL, score_BL, self.eta * judged_BL)
+            masked_BL = worst(scores_BL, among_BL, segment_BL, count_BL)
         after = remask(write(canvas, was_masked_BL & ~masked_BL, token_BL, score_BL), masked_BL)
         return Proposal(after, write(canvas, was_masked_BL, token_BL, score_BL), memory)
