@@ -64,6 +64,8 @@ RANGES = [
     (s.PathPlanning, "eta", *FREE),
     (s.PathPlanning, "judges", ["token"], ["written", "drawn", "random"]),
     (s.Renoise, "gamma", [0.0], [0.1]),
+    (s.Renoise, "final_temperature", [-0.1, 0.1], [None, 0.0]),  # the temperature is 0
+    (s.Renoise, "stop_entropy", [-0.1, INF], [None, 0.0]),
     (s.SundaeSampling, "share", [0.0, 1.1], [1.0]),
     (s.SundaeSampling, "order", ["margin"], ["uncertain"]),
     (s.BlockGibbs, "block", *COUNT),

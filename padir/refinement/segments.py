@@ -27,7 +27,7 @@ class Draws(Protocol):
     """
 
     def tokens(
-        self, logits_BLV: Float[Array, "B L V"], temperature: float, open_BL: Bool[Array, "B L"]
+        self, logits_BLV: Float[Array, "B L V"], temperature: float | Float[Array, ""], open_BL: Bool[Array, "B L"]
     ) -> Int[Array, "B L"]:
         """A token for each position of `open_BL`, drawn from the logits divided by the temperature."""
         ...

@@ -90,7 +90,8 @@ def corruption(request):
 # Beside every strategy as it comes: draws and schedules of those that come without, and strategies from outside.
 OTHERS = (
     *(parse_strategy(f"{name}:temperature=1.0") for name in ("p2", "renoise")),
-    *map(parse_strategy, ("constant:schedule=cosine", "threshold:schedule=doubling")),
+    *map(parse_strategy, ("constant:schedule=cosine", "threshold:schedule=doubling", "p2:judges=random")),
+    parse_strategy("renoise:gamma=0.1,temperature=0.8,final_temperature=0.4,stop_entropy=0.005"),
 )
 DRAWING = (Remdm, BlockGibbs, IndependentParallel)  # at the last step, too
 OUTSIDE = (LeftToRight(), GibbsCorrector(), PredictorCorrector(), PredictorCorrector(Padir()), StopsWhenConfident())

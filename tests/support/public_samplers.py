@@ -163,7 +163,7 @@ def p2_pass(logits_BLV, tokens_BL, mask_id, fixed_BL, shown_share, token_u_BLV, 
     drawn_BL = noisy_BLV.argmax(-1)
     sure_BL = at_tokens(log_softmax(noisy_BLV), drawn_BL)
     sure_BL = np.where(fixed_BL, np.inf, np.where(hidden_BL, sure_BL, eta * sure_BL))
-    counts_B = np.int64(np.float32((~fixed_BL).sum(-1)) * np.float32(1 - shown_share))
+    counts_B = np.array((~fixed_BL).sum(-1) * np.float32(1 - shown_share), np.float32).astype(int)
     hide_BL = sure_BL < np.take_along_axis(np.sort(sure_BL), counts_B[:, None], -1)
     return np.where(hide_BL, mask_id, np.where(hidden_BL, drawn_BL, tokens_BL))
 

@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, renoise, write
-from padir.refinement.protocols import Memoryless, Proposal
+from padir.refinement.protocols import Memoryless, Proposal, Stop
 from padir.refinement.scores import Output
-from padir.refinement.segments import count_in_segment, is_noise, precedes, random_pieces, worst
+from padir.refinement.segments import count_in_segment, is_noise, precedes, random_pieces, sum_in_segment, worst
 from padir.refinement.stop import Agreed, NothingOpen, Repetition
 from padir.refinement.strategies.sampling import sample_tokens
 from padir.refinement.strategies.schedules import Schedule, still_masked
@@ -203,27 +203,52 @@ class Renoise(Memoryless):
     sentence ends when the decoder saw no noise and its argmax equals the tokens that it saw. The last step writes the
     argmax everywhere.
 
-    The acceptance is the rule of `EntropyBoundScheduler` in the library diffusers, which its documentation gives for
-    DiffusionGemma. Its defaults are gamma = 0.1, 32 steps, and a temperature that falls from 0.8 to 0.4. The defaults,
-    the constant temperature and the end of a sentence are padir's own.
+    With Renoise(0.1, 0.8, 0.4, 0.005) each step makes DiffusionGemma's canvas and ends its sentences
+    (google-deepmind/gemma). There the result is the last canvas, random pieces included; in the library transformers it
+    is the argmax, as here.
 
     Attributes:
       gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0. With a
         bound near 0 every step accepts only one position. Label smoothing needs a larger bound (see `EntropyBound`).
-      temperature: temperature of the draws of the accepted tokens; 0 for the argmax.
+      temperature: temperature of the accepted tokens' draws and of the entropies. With 0 the tokens are the argmax, and
+        the entropies are for temperature 1.
+      final_temperature: in [0, temperature]; after t of T passes the temperature has fallen by t / T of the way from
+        `temperature` to this one. None means `temperature` in every pass.
+      stop_entropy: if given, a sentence ends when the argmax equals the tokens that the decoder saw, noise or not, and
+        the entropies have at most this mean, in nats.
     """
 
     gamma: checks.Positive = 0.5
     temperature: checks.NotNegative = 0.0
-    stop = Agreed()
+    final_temperature: float | None = None
+    stop_entropy: checks.NotNegative | None = None
+
+    def __post_init__(self):
+        if self.final_temperature is not None:
+            what = {"Renoise.final_temperature": self.final_temperature}
+            checks.within(0, self.temperature, "it must not exceed the temperature", **what)
+
+    @property
+    def stop(self) -> Stop:
+        return Agreed() if self.stop_entropy is None else NothingOpen()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
-        accepted_BL = within_entropy(entropies(output.logits_BLV), editable_BL, segment_BL, self.gamma)
-        drawn = sample_tokens(key_B, output, segment_BL, self.temperature, accepted_BL)
+        temperature: Any = self.temperature
+        if self.final_temperature not in (None, temperature):
+            temperature += (self.final_temperature - temperature) * step / num_steps
+        entropy_BL = entropies(output.logits_BLV / temperature if self.temperature else output.logits_BLV)
+        accepted_BL = within_entropy(entropy_BL, editable_BL, segment_BL, self.gamma)
+        drawn = sample_tokens(key_B, output, segment_BL, temperature, accepted_BL)
         noise_BL = canvas.initial_BL
         if canvas.ids.noise:
             noisy_BL = editable_BL & ~accepted_BL & is_noise(canvas.initial_BL, canvas.ids)
             noise_BL = random_pieces(key_B, segment_BL, canvas.ids, noisy_BL)
         noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, noise_BL)
-        return Proposal(noisy, write(canvas, editable_BL, *output.best()), memory)
+        best = output.best()
+        open_BL = None
+        if self.stop_entropy is not None:
+            excess_BL = jnp.where(editable_BL, entropy_BL - self.stop_entropy, 0.0)
+            doubted_BL = (best[0] != canvas.tokens_BL) | (sum_in_segment(excess_BL, segment_BL) > 0)
+            open_BL = editable_BL & (count_in_segment(editable_BL & doubted_BL, segment_BL) > 0)
+        return Proposal(noisy, write(canvas, editable_BL, *best), memory, open_BL)

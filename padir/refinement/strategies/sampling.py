@@ -43,15 +43,15 @@ def sample_tokens(
     key_B: Keys,
     output: Output,
     segment_BL: Int[Array, "B L"],
-    temperature: float,
+    temperature: float | Float[Array, ""],
     open_BL: Bool[Array, "B L"] | None = None,
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Draws a token for each position by Gumbel-max, one key a position; returns log-probabilities at temperature 1.
 
     `open_BL` are the positions whose token or score the strategy uses; None for all. At temperature 0 it gives the best
-    tokens for them (`Output.best`).
+    tokens for them (`Output.best`). A temperature that depends on the step is an array above 0.
     """
-    if temperature == 0:
+    if not isinstance(temperature, jax.Array) and temperature == 0:
         return output.best(open_BL)
     logits_BLV = output.logits_BLV
     if isinstance(key_B, Draws):
