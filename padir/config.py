@@ -373,6 +373,8 @@ def _explain(message: str) -> str:
     if match := re.search(r"No bindings specified for '([^']+)/gin.macro'", message):
         return f"%{match[1]} is used, but nothing sets {match[1]}: add --gin.{match[1]}=VALUE"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
-        item = cast(Any, gin.config._REGISTRY.get_match(match[1])).wrapped
-        return f"{first}: {nearest(match[2], inspect.signature(item).parameters)}"
+        names = (match[1], match[1].rpartition(".")[2])  # a file's import may give a module another name
+        found = [each for each in map(gin.config._REGISTRY.get_match, names) if each is not None]
+        parameters = inspect.signature(cast(Any, found[0]).wrapped).parameters if found else ()
+        return f"{first}: {nearest(match[2], parameters)}"
     return first

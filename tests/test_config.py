@@ -168,6 +168,15 @@ class TestClassesOfOnesOwn:
         lines = "my_strategies.Mine.patience = 3\noptions.Decoding.strategy = @my_strategies.Mine()\n"
         return write(tmp_path, head + lines)
 
+    @pytest.mark.parametrize("name", ["num_step", "writer"])
+    def test_stand_beside_options_that_there_are(self, mine, tmp_path, name):
+        """Gin calls the class options.Decoding here, as the file's import does."""
+        wrong = write(tmp_path, f"{Path(mine).read_text()}options.Decoding.{name} = 3\n")
+        message = refuses(
+            config.parse, f"doesn't have a parameter named '{name}'", [wrong], [], allow_imports=["my_strategies"]
+        )
+        assert ("did you mean 'num_steps'?" in str(message)) == (name == "num_step")
+
     def test_are_made_and_configured(self, mine):
         config.parse([mine], ["Decoding.num_steps=7"], allow_imports=["my_strategies"])
         made = built(Decoding)

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
@@ -177,10 +177,8 @@ class Decoding:
         composed = dict.fromkeys(unicodedata.normalize("NFC", kind) for kind in kinds)
         object.__setattr__(self, "placeholders", tuple(composed))
         check_kinds(self.placeholders)
-        for name in ("strategy", "canvas"):
-            if not isinstance(getattr(self, name), Hashable):
-                remedy = "decorate its class with @dataclasses.dataclass(frozen=True)"
-                raise PadirError(name, "hashable, because programs are compiled for it", getattr(self, name), remedy)
+        for name in ("strategy", "canvas", "rerank"):
+            _check_frozen(name, getattr(self, name))
         self.check_work(MOST_ROWS, MOST_PASSES)
         assert self.search is not None  # which checks the temperature, too
 
@@ -260,6 +258,19 @@ assert not _differ, f"a row of the table without a field, or a field without a r
 def _check_names(names: Iterable[str]) -> None:
     for name in sorted({*names} - OPTIONS.keys()):
         raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, OPTIONS))
+
+
+def _check_frozen(name: str, value: Strategy | Corruption | Ranker | str | None) -> None:
+    """Refuses an object of somebody's own that cannot be compared, or written into results and cards."""
+    if value is None or isinstance(value, str):
+        return
+    remedy = "decorate its class with @dataclasses.dataclass(frozen=True), and give its fields numbers, text or tuples"
+    try:
+        hash(value)
+    except TypeError as error:
+        raise PadirError(name, f"a frozen dataclass of hashable fields ({error})", value, remedy) from None
+    if not dataclasses.is_dataclass(value):
+        raise PadirError(name, "a frozen dataclass", value, remedy)
 
 
 def _canvas(text: str) -> Corruption:

@@ -40,7 +40,7 @@ def best_translations(
     Raises:
       PadirError: a writer or a rule of somebody else's does not keep its contract.
     """
-    _check(written, len(sources), loaded.card.ids)
+    _check(written, sources, loaded.card.ids)
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
@@ -68,21 +68,30 @@ def best_translations(
     ]
 
 
-def _check(written: Written, sentences: int, ids: Ids) -> None:
-    """Refuses what is no `Written` of so many sentences, and hypotheses that cannot be read or compared."""
+def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> None:
+    """Refuses what is no `Written` of the sentences: hypotheses that cannot be read or compared, or lack fixed text."""
     if not isinstance(written, Written) or not fits(written.hypotheses, Sequence[Sequence[Hypothesis]]):
         raise PadirError("Writer.write gives no padir.decoding.Written of lists of hypotheses", got=written)
     counts = [*map(len, written.hypotheses)]
-    if len(counts) != sentences or 0 in counts:
-        expected = f"at least one hypothesis for each of {sentences} sentences"
+    if len(counts) != len(sources) or 0 in counts:
+        expected = f"at least one hypothesis for each of {len(sources)} sentences"
         raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
     end = ids.end_regular + ids.num_placeholders
-    for own in written.hypotheses:
+    for source, own in zip(sources, written.hypotheses, strict=True):
         for each in own:
             tokens = np.asarray(each.tokens)
             if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
                 expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
                 raise PadirError("the tokens of a writer's hypothesis", expected, each.tokens)
+            if not fits(each.passes, int) or each.passes < 0:
+                raise PadirError("the passes of a writer's hypothesis", "a whole number from 0 on", each.passes)
+            whole = each.tokens if each.whole is None else each.whole
+            if source.template is not None and not source.template.is_held(whole):
+                what = "a writer's hypothesis lacks the template's fixed text"
+                raise PadirError(what, got=whole, remedy="hold SourceSentence.template, or refuse it by a PadirError")
+            if source.target_length is not None and each.length > source.target_length:
+                remedy = "keep SourceSentence.target_length, or refuse it by a PadirError"
+                raise PadirError("the length of a hypothesis", f"at most {source.target_length}", each.length, remedy)
             # A search without scores has one hypothesis.
             for name, value in (("score", each.score), ("rank", each.order)):
                 if not fits(value, float) or (len(own) > 1 and not math.isfinite(value)):
@@ -99,8 +108,8 @@ def _ranked(
         ranked = [[float(score) for score in own] for own in scores]
     except (TypeError, ValueError) as error:
         raise PadirError(f"the rule {ranker} gives no scores ({first_line(error)})", remedy=remedy) from error
-    if [*map(len, ranked)] != [*map(len, hypotheses)] or any(map(math.isnan, itertools.chain(*ranked))):
-        expected = "a score of each hypothesis of each sentence, no NaN"
+    if [*map(len, ranked)] != [*map(len, hypotheses)] or not all(map(math.isfinite, itertools.chain(*ranked))):
+        expected = "a finite score of each hypothesis of each sentence"
         raise PadirError(f"what the rule {ranker} gives", expected, ranked[:1], remedy)
     return ranked
 

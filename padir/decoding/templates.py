@@ -79,6 +79,12 @@ class Template:
         """The least number of target tokens, EOS included."""
         return 1 + sum(len(part) if isinstance(part, tuple) else part or 1 for part in self.parts)
 
+    def is_held(self, tokens: Sequence[int]) -> bool:
+        """True if a translation, without EOS, has the fixed text at its places."""
+        parts = (f".{{{part}}}" if part else ".*" for part in self.parts if isinstance(part, int))
+        pattern = "".join(next(parts) if isinstance(part, int) else re.escape(_spelt(part)) for part in self.parts)
+        return re.fullmatch(pattern, _spelt(tokens), re.DOTALL) is not None
+
     @property
     def open_gaps(self) -> int:
         """The number of gaps of any length."""
@@ -102,6 +108,11 @@ class Template:
                 row += part if isinstance(part, tuple) else [0] * (part or next(left))
             rows.append([*row, 0])
         return rows
+
+
+def _spelt(tokens: Sequence[int]) -> str:
+    """A character for each id, so that patterns can be looked for."""
+    return "".join(map(chr, tokens))
 
 
 def _encoded(text: str, tokenizer: Tokenizer, follows: bool) -> list[int]:

@@ -84,8 +84,7 @@ def _describe_rerank(decoding: Decoding) -> dict[str, Any]:
         return {"name": "own", "length_normalization": decoding.length_normalization}
     if isinstance(rerank, Rescore):
         return {"name": "rescore", "model": rerank.name, "length_normalization": rerank.length_normalization}
-    names = [name for name, rule in _RULES.items() if rule is type(rerank)]
-    return {"name": names[0] if names else type(rerank).__qualname__, **dataclasses.asdict(rerank)}
+    return name_and_fields(rerank, _RULES)
 
 
 def read_rows(paths: Iterable[str]) -> Rows:

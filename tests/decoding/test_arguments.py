@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from support.refusals import refuses
 from support.tiny_model import random_translator
 
+import padir
 from padir.decoding.fit import default_decoding
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
@@ -119,7 +121,16 @@ def test_options_of_other_types_or_sizes_are_refused_by_name(name):
 def test_a_class_that_is_not_frozen_is_refused(name, cls):
     value = object.__new__(type("Own", (cls,), {"__hash__": None}))
     vars(value).update(vars(cls()))
-    refuses(Decoding, f"{name} must be hashable", **{name: value})
+    refuses(Decoding, f"{name} must be a frozen dataclass of hashable fields", **{name: value})
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_is_used_and_has_a_place_on_the_page(name):
+    package = Path(padir.__file__).parent
+    places = {*package.rglob("*.py")} - {package / "options.py", package / "decoding" / "options.py"}
+    own = {"beam", "temperature", "length_penalty", "drop_repeats"}  # `Decoding.search` and `drops_repeats` read them
+    assert name in own or any(re.search(rf"decoding\.{name}\b", place.read_text()) for place in places)
+    assert re.search(rf"`(--)?{name}\b", (package.parent / "docs" / "decoding.md").read_text())
 
 
 def test_work_beyond_all_patience_is_refused():

@@ -49,6 +49,22 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("parts", "held", "lacking"),
+    [
+        (((7, 8), 0), [(7, 8), (7, 8, 9)], [(7,), (9, 7, 8)]),
+        ((0, (7,)), [(7,), (9, 9, 7)], [(7, 9)]),
+        (((7,), 2, (8,)), [(7, 1, 2, 8), (7, 7, 7, 8)], [(7, 1, 8), (7, 1, 2, 3, 8)]),
+        (((7,), 0, (8, 9), 1), [(7, 8, 9, 8), (7, 8, 9, 8, 9, 3)], [(7, 8, 9), (7, 9, 8, 3)]),
+        (((46, 42), 0), [(46, 42, 3)], [(46, 46, 42)]),  # the characters . and *
+        (((10,), 0), [(10, 10)], [(11, 10)]),  # a line end
+    ],
+)
+def test_held_text_stands_at_its_places(parts, held, lacking):
+    template = Template(parts)
+    assert all(map(template.is_held, held)) and not any(map(template.is_held, lacking))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_strategy_holds_the_words(tokenizer, name):
     sizes, options = MODELS[name]

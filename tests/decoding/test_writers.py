@@ -316,12 +316,12 @@ def test_a_wrong_writer_is_named(tokenizer, writer, words):
     refuses(translator.with_writer, "a function that makes a writer, got None", None)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
     """A user's rule, which gives always the same."""
 
-    def __init__(self, scores, needs=frozenset()):
-        self.scores = scores
-        self.needs = needs
+    scores: object
+    needs: object = frozenset()
 
     def __repr__(self):
         return "my rule"
@@ -343,7 +343,7 @@ WRONG_RULES = [
     (Rule("ab"), f"the rule my rule gives no scores ... {SHAPE}"),
     (Rule([[1.0, 2.0]]), f"what the rule my rule gives ... got [[1.0, 2.0]]: {SHAPE}"),
     *((Rule([], needs), f"{NEEDS} {needs!r}") for needs in (["text"], "text", None, frozenset({"words"}))),
-    (Rule([[1.0, 2.0], [1.0, float("nan")]]), "a score of each hypothesis of each sentence, no NaN"),
+    *((Rule([[1.0, 2.0], [1.0, float(each)]]), "a finite score of each hypothesis") for each in ("nan", "inf")),
 ]
 
 
@@ -355,6 +355,37 @@ def test_a_wrong_rule_is_named(tokenizer, rule, words):
     refuses(translator.translate, words, ["eins", "zwei"], rerank=rule)
     with pytest.raises(TypeError):  # an error of the rule's own code, with its line
         translator.translate(["eins", "zwei"], rerank=Faulty(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    marks: list
+    needs = frozenset({"text"})
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        return [[0.0 for _ in row] for row in hypotheses]
+
+
+def test_a_rule_that_cannot_be_compared_or_described_is_refused():
+    refuses(
+        Decoding, "rerank must be a frozen dataclass of hashable fields (unhashable type: 'list')", rerank=Marks([])
+    )
+    undecorated = type("Undecorated", (), {name: vars(Marks)[name] for name in ("needs", "__call__")})
+    refuses(Decoding, "rerank must be a frozen dataclass, got", rerank=undecorated())
+    assert Decoding(rerank=Marks(("!",))).ranker == Marks(("!",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"template": "one ___"}, "a writer's hypothesis lacks the template's fixed text"),
+        ({"target_lengths": [2]}, "the length of a hypothesis must be at most 2, got 4: keep SourceSentence.target"),
+    ],
+)
+def test_a_writer_that_ignores_what_a_sentence_asks_for_is_named(tokenizer, asked, words):
+    writer = Given(Written([[GOOD._replace(tokens=[30, 31, 32])]]))
+    translator = CASES["one draft"].translator(tokenizer).with_writer(lambda *_, **__: writer)
+    refuses(translator.translate, words, ["eins"], **asked)
 
 
 def test_a_rule_without_needs_is_refused():

@@ -32,10 +32,27 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
     return describe_row(Row(model, how, oracle, evaluation, note, causal, "of step 9"), TEST_SET)
 
 
+@dataclasses.dataclass(frozen=True)
+class Named:
+    name: str
+    needs = frozenset()
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        return [[0.0 for _ in each] for each in hypotheses]
+
+
+def test_every_option_that_changes_results_stands_in_the_rows():
+    """The others: `search`, `weights` and `rerank` hold these, a row has one mode, and listing texts changes none."""
+    elsewhere = {"beam", "length_penalty", "temperature", "precision", "length_normalization", "mode", "n_best"}
+    assert OPTIONS.keys() - row().keys() == elsewhere
+
+
 def test_json_says_how_it_was_decoded():
     described = row(num_lengths=5, length_window=True, rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
     assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
+    mine = row(num_lengths=2, rerank=Named("causal"))["rerank"]
+    assert mine == {"name": f"{__name__}.Named"}  # a field of this name is not the rule's
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
     expected = {"num_lengths": 5, "num_drafts": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert (expected | {"length_window": True}).items() <= described.items()

@@ -60,7 +60,8 @@ STRATEGIES = (
     "rejecter",
     "prediction_rejecter",
     "p2",
-    "p2:judges=drawn",
+    "p2:eta=0,judges=random,temperature=1.0",
+    "p2:eta=0,judges=drawn,temperature=1.0",
     "p2:judges=drawn,temperature=1.0",
     "remdm:sigma=0.0",
     "remdm",
@@ -220,8 +221,8 @@ def _own(name: str, samples: int) -> Strategy | Sampler:
 
 
 ERRORS = ("not_right", "tv", "kl")
-_VALUES = tuple(f"{name}{end}" for name in ERRORS for end in ("", "_±"))
-COLUMNS = ("targets", "canvas", "strategy", "steps", "passes", *_VALUES, "over_best")
+COLUMNS = ("targets", "canvas", "strategy", "steps", *ERRORS, "over_best")
+"""The columns of the terminal's table; files have those of intervals, too."""
 
 
 @dataclasses.dataclass(frozen=True)

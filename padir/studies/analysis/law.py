@@ -19,7 +19,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +133,7 @@ class Law:
     passes_G: Float[np.ndarray, " G"]
 
 
+@runtime_checkable
 class Chain(Protocol):
     """Protocol of the states that a sampler goes through, lists of arrays [B, ...]; each state has a target.
 
