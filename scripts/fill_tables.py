@@ -61,8 +61,8 @@ def attributes(each: type) -> dict[str, str]:
     return found
 
 
-SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py", "components.py")
-RESULTS, SPEED, STUDIES, COMPONENTS = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
+SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py", "components.py", "samplers.py")
+RESULTS, SPEED, STUDIES, COMPONENTS, SAMPLERS = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
 TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation")}
 TABLES |= {
     "speed": SPEED["table"],
@@ -74,6 +74,7 @@ TABLES |= {
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
 TABLES |= {"devices": SPEED["devices"], "gpu": SPEED["gpu"], "gpu_training": SPEED["gpu_training"]}
 TABLES |= {name: COMPONENTS[name] for name in ("components", "chosen_strategies")}
+TABLES |= {name: SAMPLERS[name] for name in ("audit", "prediction")}
 TABLES |= STUDIES["TABLES"]
 MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")
 

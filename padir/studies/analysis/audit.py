@@ -326,4 +326,4 @@ def _rows(targets: Targets, found: Errors, passes_G: np.ndarray, best_G: np.ndar
 
 def _rounded(value: float) -> float:
     """Six digits after the point, which the conditionals of float32 have."""
-    return round(float(value), 6)
+    return round(float(value), 6) + 0.0  # no -0.0

@@ -236,28 +236,27 @@ def draw_outcomes(
 
 
 def draw_audit(figure: Figure, rows: Sequence[Mapping[str, Any]], own: Set[str]) -> None:
-    """Draws KL by passes for each sampler that may write every right answer; a panel for each family of targets.
+    """Draws KL by passes for each sampler that may write every right answer from masks; a panel for each family.
 
     Args:
       own: samplers whose lines are thick.
     """
-    drawn = [row for row in rows if math.isfinite(row["kl"])]
-    lines = list(dict.fromkeys((row["strategy"], row["canvas"]) for row in drawn))
+    of_masks = [row for row in rows if row["canvas"] == "mask"]
+    names = list(dict.fromkeys(row["strategy"] for row in of_masks if math.isfinite(row["kl"])))
     families = list(dict.fromkeys(row["targets"] for row in rows))
-    figure.set_size_inches(4.6 * len(families), 4.2 + 0.12 * len(lines))
+    figure.set_size_inches(4.6 * len(families), 4.2 + 0.12 * len(names))
     panels = figure.subplots(1, len(families), squeeze=False)[0]
     for axes, family in zip(panels, families, strict=True):
-        best = {row["steps"]: row["kl"] - row["over_best"] for row in drawn if row["targets"] == family}
-        for number, (strategy, canvas) in enumerate(lines):
-            mine = [
-                row for row in drawn if (row["targets"], row["strategy"], row["canvas"]) == (family, strategy, canvas)
-            ]
+        mine = [row for row in of_masks if row["targets"] == family]
+        best = {row["steps"]: row["kl"] - row["over_best"] for row in mine if math.isfinite(row["kl"])}
+        for number, name in enumerate(names):
+            line = [row for row in mine if row["strategy"] == name]
             axes.plot(
-                [row["steps"] for row in mine],
-                [row["kl"] for row in mine],
-                label=f"{strategy}{', random canvas' * (canvas == 'uniform')}",
-                linestyle="-" if canvas == "mask" else "--",
-                linewidth=3 if strategy in own else 1.2,
+                [row["steps"] for row in line],
+                [row["kl"] if math.isfinite(row["kl"]) else math.nan for row in line],
+                label=name,
+                linestyle="-" if number < 6 else "--",
+                linewidth=3 if name in own else 1.2,
                 markersize=4,
                 **_style(number),
             )

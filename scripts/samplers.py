@@ -1,0 +1,110 @@
+"""Compares the order of samplers by exact errors with their order on trained models, for docs/samplers.md.
+
+python scripts/samplers.py          # gathers runs/samplers/*.json in results/samplers.json
+python scripts/samplers.py --names  # the strategies that the models can run
+"""
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from result_tables import RESULTS, table
+
+from padir.models import ModelConfig
+from padir.refinement import Mask, parse_strategy
+from padir.refinement.strategies import check_strategy
+from padir.studies.analysis.association import Estimate, correlations
+from padir.studies.analysis.audit import STRATEGIES
+
+AUDIT = Path(__file__).resolve().parent.parent / "docs" / "analysis" / "audit.json"
+PASSES = 4
+SHOWN = (1, 2, 4, 6)  # numbers of passes in the table of the audit
+
+
+def names() -> list[str]:
+    """The audited strategies that a model with masks and no further head can run."""
+    found = []
+    for name in STRATEGIES:
+        strategy = parse_strategy(name)
+        if not {"decontextualised", "rejecter", "pieces"} & getattr(strategy, "needs", frozenset()):
+            check_strategy(strategy, canvas=Mask(1.0), trained=Mask(), config=ModelConfig())
+            found.append(name)
+    return found
+
+
+def gather() -> list[dict[str, Any]]:
+    """For each strategy its exact errors on wordings, and per cent of right outputs of each model."""
+    exact = {
+        row["strategy"]: row
+        for row in json.loads(AUDIT.read_text())["rows"]
+        if (row["targets"], row["canvas"], row["steps"]) == ("wordings", "mask", PASSES)
+    }
+    runs = [json.loads(path.read_text()) for path in sorted(Path("runs/samplers").glob("mdlm_?.json"))]
+    assert all(len(run) == len(names()) for run in runs), "score all samplers anew"
+    return [
+        {
+            "strategy": name,
+            "kl": exact[name]["kl"],
+            "not_right": exact[name]["not_right"],
+            "right": [run[number]["scores"]["toy_right"]["value"] for run in runs],
+        }
+        for number, name in enumerate(names())
+        if name in exact
+    ]
+
+
+def spearman(rows: list[dict[str, Any]], error: str) -> Estimate:
+    """The rank correlation of an exact error, negated, with right outputs; the interval is over samplers."""
+    right = np.array([statistics.mean(row["right"]) for row in rows])
+    return correlations(-np.array([row[error] for row in rows]), right, np.arange(len(rows)))[1]
+
+
+def audit() -> str:
+    """The table of docs/samplers.md: exact errors of each sampler on wordings, by passes."""
+    found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for row in json.loads(AUDIT.read_text())["rows"]:
+        if row["targets"] == "wordings":
+            found.setdefault((row["strategy"], row["canvas"]), {})[row["steps"]] = row
+    lines = []
+    for (name, canvas), by_steps in found.items():
+        cells = [f"`{name}`", "masks" if canvas == "mask" else "random"]
+        for steps in SHOWN:
+            kl = by_steps.get(steps, {}).get("kl", math.nan)
+            cells.append("infinite" if kl is None else "-" if math.isnan(kl) else f"{kl:.2f}")
+        for steps in SHOWN:
+            cells.append(f"{by_steps[steps]['tv']:.2f}" if steps in by_steps else "-")
+        lines.append(cells)
+    head = ["sampler", "canvas", *(f"KL, {steps}" for steps in SHOWN), *(f"TV, {steps}" for steps in SHOWN)]
+    return table(head, lines, text=True)
+
+
+def prediction() -> str:
+    """The table of docs/samplers.md: samplers that draw by KL, then those that take the likeliest tokens."""
+    rows = json.loads((RESULTS / "samplers.json").read_text())
+    drawn = sorted((row for row in rows if row["kl"] is not None), key=lambda row: row["kl"])
+    likeliest = sorted((row for row in rows if row["kl"] is None), key=lambda row: row["not_right"])
+    lines = []
+    for title, error, part in (("draw", "kl", drawn), ("take the likeliest", "not_right", likeliest)):
+        found = spearman(part, error)
+        lines.append([f"**{title}**: Spearman {found.value:.2f} ({found.low:.2f} to {found.high:.2f})", "", "", ""])
+        for row in part:
+            kl = "infinite" if row["kl"] is None else f"{row['kl']:.2f}"
+            spread = f"{statistics.mean(row['right']):.1f} ± {statistics.stdev(row['right']):.1f}"
+            lines.append([f"`{row['strategy']}`", kl, f"{100 * row['not_right']:.1f}", spread])
+    return table(
+        ["sampler, 4 passes", "exact KL, nats", "exactly: wrong, %", "three models: right, %"], lines, text=True
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", action="store_true")
+    if parser.parse_args().names:
+        print(*names())
+    else:
+        (RESULTS / "samplers.json").write_text(json.dumps(gather(), indent=2) + "\n")
+        print(prediction())
