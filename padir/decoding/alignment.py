@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from padir.decoding.encoding import padded_length
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.program_cache import PROGRAMS
-from padir.decoding.refine_batch import padded_length
 from padir.distributed.sharding import on_host
 from padir.models.transformer import Transformer
 from padir.text.ids import pad_rows, sorted_batches

@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from padir.decoding.bigrams import BigramScore
+from padir.decoding.encoding import encode, padded
 from padir.decoding.program_cache import PROGRAMS, check_process
-from padir.decoding.refine_batch import encode, padded
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
 from padir.errors import PadirError
@@ -93,7 +93,7 @@ class LoadedModel:
         return jax.tree.map(lambda array: spread(np.asarray(array), by_row), rows)
 
     def padded(self, rows: Sequence[list[int]], batch_size: int, lengths: Sequence[int] = ()) -> np.ndarray:
-        """Pads token lists (`padir.decoding.refine_batch.padded`) to rows that the devices can share equally."""
+        """Pads token lists (`padir.decoding.encoding.padded`) to rows that the devices can share equally."""
         return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA], lengths)
 
     def encode(self, tokens: Sequence[list[int]], batch_size: int, lengths: Sequence[int] = ()) -> EncodedBatch:

@@ -19,22 +19,13 @@ from jax.tree_util import Partial
 from jaxtyping import Bool, Int
 
 from padir.decoding.candidates import Candidate, candidates
+from padir.decoding.encoding import padded_length, rows_together
 from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import length_normalised
-from padir.decoding.refine_batch import (
-    DraftInputs,
-    Drafts,
-    ModelDecoder,
-    RefineOptions,
-    joined,
-    lay_out,
-    padded_length,
-    refine_drafts,
-    rows_together,
-)
+from padir.decoding.refine_batch import DraftInputs, Drafts, ModelDecoder, RefineOptions, joined, lay_out, refine_drafts
 from padir.decoding.translation import text_of, without_repeats
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from padir.decoding.autoregressive import PrefixTrees, score_targets, score_trees
+from padir.decoding.encoding import POSITIONS, padded_length
 from padir.decoding.hypothesis import Hypothesis, not_finite
 from padir.decoding.loaded import EncodedBatch, LoadedModel
-from padir.decoding.refine_batch import POSITIONS, padded_length
 from padir.decoding.translation import TargetScore
 from padir.decoding.writer import Shapes
 from padir.distributed.sharding import on_host

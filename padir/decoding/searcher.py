@@ -9,11 +9,11 @@ import numpy as np
 
 from padir.decoding.autoregressive import length_limits, write_targets
 from padir.decoding.candidates import SHORTEST
+from padir.decoding.encoding import padded_length
 from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import padded_length
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.text.ids import pad_rows

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir import checks
-from padir.decoding import refine_batch
+from padir.decoding import encoding, refine_batch
 from padir.decoding.candidates import SHORTEST
+from padir.decoding.encoding import BUCKET
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import BUCKET, DraftInputs, RefineOptions
+from padir.decoding.refine_batch import DraftInputs, RefineOptions
 from padir.interop.options import exportable
 from padir.interop.packing import packed_without_repeats
 from padir.models.length import top_lengths
@@ -95,7 +96,7 @@ def _encode(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Call
     num_lengths = config.max_length if config.predicts_length else 1  # the number of lengths to choose from
 
     def encode(params, source_BS):
-        encoded, cross_kv = refine_batch.encode(loaded.model, params, source_BS)
+        encoded, cross_kv = encoding.encode(loaded.model, params, source_BS)
         length_BM = top_lengths(encoded.length, num_lengths, decoding.length_window)
         return jnp.clip(length_BM, SHORTEST, target_length), (cross_kv, encoded.segment_BS, source_BS)
 

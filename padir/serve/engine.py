@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from padir.constrained.placeholders import marked_spans
+from padir.decoding.encoding import padded_length
 from padir.decoding.fit import check_n_best
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.paragraphs import split_sentences
-from padir.decoding.refine_batch import padded_length
 from padir.decoding.translation import Translation
 from padir.decoding.writer import Shapes
 from padir.errors import PadirError

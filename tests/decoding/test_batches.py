@@ -40,7 +40,7 @@ def test_candidates_of_other_widths_change_nothing(wide, monkeypatch):
     monkeypatch.setattr(refiner, "refine_drafts", noted)
     drafts = []
     for positions, expected in ((10_000, [24]), (32, [8, 12, 16, 24])):
-        monkeypatch.setattr("padir.decoding.refine_batch.POSITIONS", positions)
+        monkeypatch.setattr("padir.decoding.encoding.POSITIONS", positions)
         widths.clear()
         drafts.append(written(wide, TEXTS, tried))
         assert widths == expected

@@ -17,6 +17,7 @@ from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
 from padir.decoding.candidates import Candidate
+from padir.decoding.encoding import encode
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.program_cache import PROGRAMS
 from padir.refinement import Padir, refine
@@ -29,7 +30,7 @@ LENGTHS = (9, 14)  # tried for every sentence: few shapes to compile
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "strategy", "corruption"))
 def plainly(model, params, source_BS, length, strategy, corruption):
     """One sentence and one length, nothing padded: the loop over whole logits; and the logits of all that it saw."""
-    encoded, cross_kv = drafts.encode(model, params, source_BS)
+    encoded, cross_kv = encode(model, params, source_BS)
     one, draw = jnp.full((1, 1), length), jnp.zeros((1, 1), jnp.int32)
     tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, source_BS, one, draw, STEPS, Decoding().seed)
     options = drafts.RefineOptions(length, strategy, corruption)

@@ -10,7 +10,8 @@ import pytest
 from support.tiny_model import TINY
 
 from padir.decoding.autoregressive import write_targets
-from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts, rows_together
+from padir.decoding.encoding import encode, rows_together
+from padir.decoding.refine_batch import DraftInputs, RefineOptions, refine_drafts
 from padir.decoding.search import Beam
 from padir.models import Transformer
 from padir.models.params import init_params

@@ -17,8 +17,8 @@ from support.tiny_model import TINY, prepared_numbers, random_translator, same
 from padir import Decoding, PadirError, Translator
 from padir.data.prepare import prepare
 from padir.data.prepared import Mixture
+from padir.decoding.encoding import padded
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.refine_batch import padded
 from padir.decoding.shortlist import SIZES, Shortlist, compact, expand
 from padir.decoding.translation import clean
 from padir.jobs import learn_shortlist as lexicon

@@ -9,7 +9,7 @@ import pytest
 from support.tiny import drawn_params
 from support.tiny_model import TINY, random_translator
 
-from padir.decoding import Beam, autoregressive, refine_batch
+from padir.decoding import Beam, autoregressive, encoding, refine_batch
 from padir.models import ModelConfig, Transformer
 from padir.models.params import in_model_dtype
 from padir.refinement import Padir, Uniform
@@ -80,7 +80,7 @@ def test_no_loop_converts_a_kernel(causal):
     else:
         options = refine_batch.RefineOptions(8, Padir(), Uniform().full())
         program = functools.partial(refine_batch.refine_drafts, model, options=options)
-        encoded, cross_kv = refine_batch.encode(model, params, SOURCE_BS)
+        encoded, cross_kv = encoding.encode(model, params, SOURCE_BS)
         lengths = jnp.array([[8], [6]])
         inputs = refine_batch.DraftInputs(cross_kv, encoded.segment_BS, SOURCE_BS, lengths, 0 * lengths, num_steps=2)
         jaxpr = jax.make_jaxpr(program)(params, inputs)

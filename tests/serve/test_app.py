@@ -12,8 +12,9 @@ from support.serving import ask, connection, engine_of, figure, running, same, t
 from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError, Translator
+from padir.decoding.encoding import encode
 from padir.decoding.hypothesis import not_finite
-from padir.decoding.refine_batch import encode, refine_drafts
+from padir.decoding.refine_batch import refine_drafts
 from padir.serve.engine import Key
 from padir.serve.messages import REFUSALS, Answer, Health, Limits, Refusal, TranslateRequest
 

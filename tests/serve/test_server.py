@@ -17,9 +17,10 @@ from support.serving import Gated, ask, connection, engine_of, figure, running, 
 from support.tiny_model import random_model_dir, random_translator
 
 from padir.cli import main
+from padir.decoding.encoding import encode
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import PROGRAMS
-from padir.decoding.refine_batch import encode, refine_drafts
+from padir.decoding.refine_batch import refine_drafts
 from padir.serve.engine import Engine, row_lengths
 from padir.serve.messages import Limits, TranslateRequest
 

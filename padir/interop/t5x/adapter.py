@@ -37,10 +37,11 @@ from t5x import metrics as t5x_metrics
 from t5x.models import BaseTransformerModel
 
 from padir.data.prepared import VOCABULARY, load_manifest
+from padir.decoding.encoding import encode, rows_together
 from padir.decoding.fit import resolve
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import length_normalised
-from padir.decoding.refine_batch import DraftInputs, Drafts, RefineOptions, encode, refine_drafts, rows_together
+from padir.decoding.refine_batch import DraftInputs, Drafts, RefineOptions, refine_drafts
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
 from padir.interop.options import EXPORTED, check_exported

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from padir.decoding import autoregressive, refine_batch
+from padir.decoding import autoregressive, encoding, refine_batch
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam
 from padir.distributed.sharding import DATA
@@ -155,7 +155,7 @@ class _Programs:
         options = refine_batch.RefineOptions(self._longest(shape), decoding.strategy, decoding.canvas)
 
         def memory(params, source_BS):
-            encoded, cross_kv = refine_batch.encode(model, params, source_BS)
+            encoded, cross_kv = encoding.encode(model, params, source_BS)
             return cross_kv, encoded.segment_BS
 
         def trace() -> jax.stages.Traced:
@@ -192,16 +192,16 @@ class _Programs:
     def _encoder(self, shape: DecodeShape) -> Program:
         source_BS = self._source_BS(shape)
         name = f"encoder, {shape.batch_size} × {source_BS.shape[1]} positions"
-        return Program(name, functools.partial(refine_batch.encode.trace, self.model, self.params, source_BS))
+        return Program(name, functools.partial(encoding.encode.trace, self.model, self.params, source_BS))
 
     def _source_BS(self, shape: DecodeShape) -> Any:
         length = shape.tokens + self.config.model.length_token
-        return self.ints(shape.batch_size, refine_batch.padded_length(length))
+        return self.ints(shape.batch_size, encoding.padded_length(length))
 
     def _longest(self, shape: DecodeShape) -> int:
         """The width of a translation's canvas, which the readout decides."""
         canvas = self.config.model.geometry.canvas_length(shape.tokens)
-        return refine_batch.padded_length(shape.tokens if canvas is None else int(canvas))
+        return encoding.padded_length(shape.tokens if canvas is None else int(canvas))
 
     def _rows(self, shape: DecodeShape) -> tuple[int, int]:
         return shape.batch_size, shape.hypotheses
