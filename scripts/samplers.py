@@ -36,6 +36,11 @@ def names() -> list[str]:
     return found
 
 
+def draws(name: str) -> bool:
+    """True if a strategy draws tokens; False if it takes the likeliest ones."""
+    return getattr(parse_strategy(name), "temperature", float("independent" in name)) > 0
+
+
 def gather() -> list[dict[str, Any]]:
     """For each strategy its exact errors on wordings, and per cent of right outputs of each model."""
     exact = {
@@ -60,7 +65,9 @@ def gather() -> list[dict[str, Any]]:
 def spearman(rows: list[dict[str, Any]], error: str) -> Estimate:
     """The rank correlation of an exact error, negated, with right outputs; the interval is over samplers."""
     right = np.array([statistics.mean(row["right"]) for row in rows])
-    return correlations(-np.array([row[error] for row in rows]), right, np.arange(len(rows)))[1]
+    errors = np.array([math.inf if row[error] is None else row[error] for row in rows])
+    ranks = np.unique(errors, return_inverse=True)[1]
+    return correlations(-ranks.astype(float), right, np.arange(len(rows)))[1]
 
 
 def audit() -> str:
@@ -85,8 +92,8 @@ def audit() -> str:
 def prediction() -> str:
     """The table of docs/samplers.md: samplers that draw by KL, then those that take the likeliest tokens."""
     rows = json.loads((RESULTS / "samplers.json").read_text())
-    drawn = sorted((row for row in rows if row["kl"] is not None), key=lambda row: row["kl"])
-    likeliest = sorted((row for row in rows if row["kl"] is None), key=lambda row: row["not_right"])
+    drawn = sorted((row for row in rows if draws(row["strategy"])), key=lambda row: row["kl"] or math.inf)
+    likeliest = sorted((row for row in rows if not draws(row["strategy"])), key=lambda row: row["not_right"])
     lines = []
     for title, error, part in (("draw", "kl", drawn), ("take the likeliest", "not_right", likeliest)):
         found = spearman(part, error)

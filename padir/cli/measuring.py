@@ -287,7 +287,7 @@ def run_audit(args: argparse.Namespace) -> dict[str, Any]:
     options = audit.AuditOptions(**chosen(args, "padir.studies.analysis.audit:AuditOptions"))
     found = audit.run(args.own, options, seed=args.seed, output=args.output, tell=tell)
     columns = [name.replace("_", " ") for name in audit.COLUMNS]
-    rows = [row for row in found["rows"] if row["strategy"] in args.own] or found["rows"]
+    rows = [row for row in found["rows"] if not args.own or row["strategy"] in args.own]
     tables.show("audit", columns, [[cell(row[name]) for name in audit.COLUMNS] for row in rows])
     return found
 

@@ -79,13 +79,13 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
     end = ids.end_regular + ids.num_placeholders
     for source, own in zip(sources, written.hypotheses, strict=True):
         for each in own:
-            tokens = np.asarray(each.tokens)
-            if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
-                expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
-                raise PadirError("the tokens of a writer's hypothesis", expected, each.tokens)
+            whole = each.tokens if each.whole is None else each.whole
+            for tokens in map(np.asarray, (each.tokens, whole)):
+                if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
+                    expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
+                    raise PadirError("the tokens of a writer's hypothesis", expected, tokens.tolist())
             if not fits(each.passes, int) or each.passes < 0:
                 raise PadirError("the passes of a writer's hypothesis", "a whole number from 0 on", each.passes)
-            whole = each.tokens if each.whole is None else each.whole
             if source.template is not None and not source.template.is_held(whole):
                 what = "a writer's hypothesis lacks the template's fixed text"
                 raise PadirError(what, got=whole, remedy="hold SourceSentence.template, or refuse it by a PadirError")
@@ -108,8 +108,9 @@ def _ranked(
         ranked = [[float(score) for score in own] for own in scores]
     except (TypeError, ValueError) as error:
         raise PadirError(f"the rule {ranker} gives no scores ({first_line(error)})", remedy=remedy) from error
-    if [*map(len, ranked)] != [*map(len, hypotheses)] or not all(map(math.isfinite, itertools.chain(*ranked))):
-        expected = "a finite score of each hypothesis of each sentence"
+    wrong = (math.isnan(each) or each == math.inf for each in itertools.chain(*ranked))
+    if [*map(len, ranked)] != [*map(len, hypotheses)] or any(wrong):
+        expected = "a score of each hypothesis of each sentence, neither NaN nor infinity"
         raise PadirError(f"what the rule {ranker} gives", expected, ranked[:1], remedy)
     return ranked
 

@@ -343,7 +343,10 @@ WRONG_RULES = [
     (Rule("ab"), f"the rule my rule gives no scores ... {SHAPE}"),
     (Rule([[1.0, 2.0]]), f"what the rule my rule gives ... got [[1.0, 2.0]]: {SHAPE}"),
     *((Rule([], needs), f"{NEEDS} {needs!r}") for needs in (["text"], "text", None, frozenset({"words"}))),
-    *((Rule([[1.0, 2.0], [1.0, float(each)]]), "a finite score of each hypothesis") for each in ("nan", "inf")),
+    *(
+        (Rule([[1.0, 2.0], [1.0, float(each)]]), "a score of each ... neither NaN nor infinity")
+        for each in ("nan", "inf")
+    ),
 ]
 
 
@@ -353,6 +356,8 @@ def test_a_wrong_rule_is_named(tokenizer, rule, words):
     writer = Given(Written([[GOOD, BAD], [GOOD, BAD]]))
     translator = CASES["one draft"].translator(tokenizer).with_writer(lambda *_, **__: writer)
     refuses(translator.translate, words, ["eins", "zwei"], rerank=rule)
+    vetoed = translator.translate(["eins", "zwei"], rerank=Rule([[float("-inf"), -3.0]] * 2))
+    assert [each.score for each in vetoed] == [-3.0, -3.0]
     with pytest.raises(TypeError):  # an error of the rule's own code, with its line
         translator.translate(["eins", "zwei"], rerank=Faulty(None))
 
@@ -371,7 +376,9 @@ def test_a_rule_that_cannot_be_compared_or_described_is_refused():
         Decoding, "rerank must be a frozen dataclass of hashable fields (unhashable type: 'list')", rerank=Marks([])
     )
     undecorated = type("Undecorated", (), {name: vars(Marks)[name] for name in ("needs", "__call__")})
-    refuses(Decoding, "rerank must be a frozen dataclass, got", rerank=undecorated())
+    refuses(Decoding, "rerank must be a frozen dataclass without a field called name", rerank=undecorated())
+    named = dataclasses.make_dataclass("Named", [("name", str)], bases=(Marks,), frozen=True)
+    refuses(Decoding, "without a field called name", rerank=named((), "causal"))
     assert Decoding(rerank=Marks(("!",))).ranker == Marks(("!",))
 
 

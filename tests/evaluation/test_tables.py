@@ -33,8 +33,8 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
-    name: str
+class Mine:
+    marks: str
     needs = frozenset()
 
     def __call__(self, sources, hypotheses, *, target_language):
@@ -51,8 +51,7 @@ def test_json_says_how_it_was_decoded():
     described = row(num_lengths=5, length_window=True, rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
     assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
-    mine = row(num_lengths=2, rerank=Named("causal"))["rerank"]
-    assert mine == {"name": f"{__name__}.Named"}  # a field of this name is not the rule's
+    assert row(rerank=Mine("!"))["rerank"] == {"name": f"{__name__}.Mine", "marks": "!"}
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
     expected = {"num_lengths": 5, "num_drafts": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert (expected | {"length_window": True}).items() <= described.items()

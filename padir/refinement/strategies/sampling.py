@@ -304,7 +304,7 @@ class PathPlanning(Memoryless):
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         editable_BL, segment_BL, was_masked_BL = canvas.editable_BL, canvas.segment_BL, canvas.masked_BL
-        open_BL = editable_BL if self.judges == "drawn" else was_masked_BL
+        open_BL = editable_BL if self.judges == "drawn" and self.eta else was_masked_BL
         token_BL, score_BL = sample_tokens(key_B, output, segment_BL, self.temperature, open_BL)
         count_BL = still_masked(self.schedule, count_in_segment(editable_BL, segment_BL), step + 1, num_steps)
         among_BL = editable_BL if self.eta else was_masked_BL

@@ -11,8 +11,9 @@ The law q of a strategy's outputs is enumerated (`padir.studies.analysis.law`). 
 - tv: total variation, half of the sum of |q - w| over all sentences.
 - kl: KL from the target to the outputs in nats, the sum of w log(w / q). It is infinite if a right answer is never
   written, as by every strategy that draws nothing.
-- over best: kl minus that of the best schedule with as many passes, which draws a stated number of random positions in
-  each pass (`padir.studies.ising.pass_sizes`). A strategy that chooses its positions well may be below it.
+- over best: kl minus the least bound of a schedule with as many passes, which draws a stated number of random positions
+  in each pass (`padir.studies.ising.pass_sizes`). The bound is a mean over orders. Outputs mix the orders, which may
+  lower the KL below it.
 
 Each error is a mean over the n targets of a family, with half the width of its 95 % interval over targets.
 """
@@ -179,7 +180,7 @@ def errors_of(
 
 
 def best_of(joint: Joint) -> list[float]:
-    """KL of the best schedule with each number of `PASSES`, which draws random positions in each pass."""
+    """The least bound on KL of a schedule with each number of `PASSES`, which draws random positions in each pass."""
     costs = [cost for cost, _ in best_schedules(joint.entropy_curve())]
     return [costs[min(passes, len(costs)) - 1] for passes in PASSES]
 
@@ -297,17 +298,18 @@ def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell) -
     text = (
         f"Exact errors: means over {each} targets of a family, ± half of the 95 % interval over targets. not right:"
         " probability of an output that is no right answer; tv, kl: total variation and divergence of the outputs from"
-        " the target; over best: kl minus that of the best schedule of random positions with as many passes."
+        " the target; over best: kl minus the bound of the best schedule of random positions with as many passes."
     )
     if drawn:
         text += (
-            f" Sampled, not exact ({samples:,} outputs of each target, so that tv is too large): {', '.join(drawn)}."
+            f" Sampled, not exact ({samples:,} outputs of each target: tv is too large, and kl infinite"
+            f" where a right answer was not sampled): {', '.join(drawn)}."
         )
     if left_out:
         text += f" Left out, because they have too many states to enumerate: {'; '.join(left_out)}."
-    picture = plotting.png(plotting.draw_audit, rows, {*own})
-    sections = [Section("What each sampler does", "Of all runs with up to 7 passes.", {}, checked)] if checked else []
-    sections += [Section("Strategies with exact conditionals", text, {"kl": picture}, rows)]
+    pictures = {"kl": plotting.png(plotting.draw_audit, rows, {*own})} if rows else {}
+    sections = [Section("What each sampler does", "", {}, checked)] if checked else []
+    sections += [Section("Strategies with exact conditionals", text, pictures, rows)]
     return Findings(rows, {"n": each, "left_out": left_out, "sampled": drawn, "checks": checked}, sections)
 
 

@@ -13,15 +13,16 @@ Axis letters here: B rows, U uniform numbers of a row, E compared elements, M bo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from padir.errors import PadirError
 
-_LEAST = 1e-6  # shorter intervals are not told from their neighbours: sums of probabilities are rounded
-_COMPARED = {np.less: 1, np.less_equal: 1, np.greater: -1, np.greater_equal: -1}
+_LEAST = 1e-12  # shorter intervals are not told from their neighbours: sums of probabilities are rounded
+_COMPARED = (np.less, np.less_equal, np.greater, np.greater_equal)
+_MOST = 1 << 40  # ways of a decision, which are too many anyway
 _REMEDY = "compare it with numbers, add or multiply numbers, or take argsort; or draw by `seed`, which is sampled"
 
 
@@ -60,7 +61,7 @@ class Known:
             bound_BM = np.where(bound_BM > high_B1 - _LEAST, high_B1, bound_BM)
             edge_BM = np.sort(np.hstack([low_B1, bound_BM, high_B1]), axis=1)
             parts[u] = edge_BM, np.diff(edge_BM) > _LEAST / 2
-            count_B *= parts[u][1].sum(1)
+            count_B = np.minimum(count_B * parts[u][1].sum(1), _MOST)
         number_B, told = self.decided(count_B)
         for u, (edge_BM, is_part_BM) in parts.items():
             ways_B = is_part_BM.sum(1)
@@ -76,10 +77,13 @@ class Known:
         self, at_E: Int[np.ndarray, " E"], low_BE: Float[np.ndarray, "B E"], high_BE: Float[np.ndarray, "B E"]
     ) -> Int[np.ndarray, "B E"]:
         """The order of elements whose values lie in equal or in disjoint intervals; each number stands once."""
+        if not self.ordered.isdisjoint(at_E):
+            raise PadirError("the order of the same uniforms is taken twice", remedy="take it once and keep it")
         sorted_BE = np.argsort(low_BE, axis=1, kind="stable")
         low_BE, high_BE = (np.take_along_axis(each, sorted_BE, axis=1) for each in (low_BE, high_BE))
         starts_BE = np.ones(low_BE.shape, bool)  # of a group of elements in one interval
-        starts_BE[:, 1:] = (low_BE[:, 1:] != low_BE[:, :-1]) | (low_BE == high_BE)[:, 1:]
+        same_BE = (low_BE[:, 1:] == low_BE[:, :-1]) & (high_BE[:, 1:] == high_BE[:, :-1])
+        starts_BE[:, 1:] = ~same_BE | (low_BE == high_BE)[:, 1:]
         if len({*at_E.tolist()}) < len(at_E) or ((low_BE[:, 1:] < high_BE[:, :-1]) & starts_BE[:, 1:]).any():
             raise PadirError(
                 "the order of uniforms that were compared with numbers, or that stand twice", remedy=_REMEDY
@@ -129,25 +133,42 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self._scale_BE)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refused(f"uniforms.{name} is asked for")
+
+    def __bool__(self) -> bool:
+        raise self._refused("uniforms are read as a condition")
+
+    __array__ = __int__ = __float__ = __setitem__ = __copy__ = __deepcopy__ = lambda self, *_, **__: self._read()
+
+    def _read(self) -> NoReturn:
+        raise self._refused("uniforms are read as numbers, copied or changed in place")
+
     def __getitem__(self, key: Any) -> Uniforms:
         keys = key if isinstance(key, tuple) else (key,)
         whole_rows = keys[0] is Ellipsis or (isinstance(keys[0], slice) and keys[0] == slice(None))
-        if not whole_rows or not all(isinstance(each, int | slice) or each in (None, Ellipsis) for each in keys):
+        if not whole_rows or not all(isinstance(each, int | np.integer | slice | None) or each is ... for each in keys):
             raise self._refused(f"the index [{key}] of uniforms", "u[:, ...] or u[..., i], for all rows")
         at_E = self._at_E[keys if keys[0] is Ellipsis else keys[1:]]
         return Uniforms(self._known, at_E, self._scale_BE[key], self._shift_BE[key])
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise self._refused("uniforms are read as numbers")
+    def argsort(self, axis: int = -1) -> Int[np.ndarray, "B E"]:
+        """The order of the numbers of each row, as `np.argsort` gives it."""
+        if self.ndim != 2 or axis not in (-1, 1):
+            raise self._refused("argsort of uniforms", "of an array [B, L], along its last axis")
+        low = self._scale_BE * self._known.low_BU[:, self._at_E] + self._shift_BE
+        high = self._scale_BE * self._known.high_BU[:, self._at_E] + self._shift_BE
+        return self._known.order(self._at_E, np.minimum(low, high), np.maximum(low, high))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         mine = [each for each in inputs if isinstance(each, Uniforms)]
-        if method == "__call__" and not options and len(mine) == 1:
+        if method == "__call__" and len(mine) == 1 and options in ({}, {"out": (self,)}):
             others = [np.asarray(each, float) for each in inputs if each is not self]
             first = inputs[0] is self
             if ufunc in _COMPARED:
-                is_below = self._below(others[0])
-                return is_below if (_COMPARED[ufunc] > 0) == first else ~is_below
+                return self._compared(ufunc, others[0], first=first)
             if ufunc is np.add:
                 return self._affine(1.0, others[0])
             if ufunc is np.subtract:
@@ -158,30 +179,20 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
                 return self._affine(others[0], 0.0)
             if ufunc is np.divide and first:
                 return self._affine(1 / others[0], 0.0)
-        raise self._refused(f"uniforms are given to np.{ufunc.__name__}")
+        raise self._refused(f"uniforms are given to np.{ufunc.__name__} in a way that is no comparison with numbers")
 
     def __array_function__(self, function: Any, types: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if (
-            function is np.argsort
-            and self.ndim == 2
-            and not {*options} - {"axis"}
-            and options.get("axis", -1) in (-1, 1)
-        ):
-            ends = self._scale_BE * self._known.low_BU[:, self._at_E] + self._shift_BE
-            others = self._scale_BE * self._known.high_BU[:, self._at_E] + self._shift_BE
-            return self._known.order(self._at_E, np.minimum(ends, others), np.maximum(ends, others))
+        if function is np.argsort and not {*options} - {"axis"}:
+            return self.argsort(*given[1:], **options)
         if function is np.where and len(given) == 3 and not isinstance(given[0], Uniforms):
             condition, *sides = given
             chosen = sides[0] is self
             if not isinstance(sides[chosen], Uniforms):
-                mine = np.broadcast_to(np.asarray(condition, bool) == chosen, self.shape)
-                other = np.broadcast_to(np.asarray(sides[chosen], float), self.shape)
-                return Uniforms(
-                    self._known,
-                    self._at_E,
-                    np.where(mine, self._scale_BE, 0.0),
-                    np.where(mine, self._shift_BE, other),
-                )
+                shape = np.broadcast_shapes(self.shape, np.shape(condition), np.shape(sides[chosen]))
+                mine = np.broadcast_to(np.asarray(condition, bool) == chosen, shape)
+                whole = self._affine(np.ones(shape), 0.0)
+                scale_BE = np.where(mine, whole._scale_BE, 0.0)
+                return Uniforms(self._known, whole._at_E, scale_BE, np.where(mine, whole._shift_BE, sides[chosen]))
         raise self._refused(f"uniforms are given to np.{function.__name__}")
 
     def _affine(self, factor: Any, summand: Any) -> Uniforms:
@@ -190,15 +201,17 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
         scale_BE = np.broadcast_to(self._scale_BE * factor, shape)
         return Uniforms(self._known, at_E, scale_BE, np.broadcast_to(self._shift_BE * factor + summand, shape))
 
-    def _below(self, bound: np.ndarray) -> Bool[np.ndarray, "B ..."]:
+    def _compared(self, ufunc: np.ufunc, bound: np.ndarray, *, first: bool) -> Bool[np.ndarray, "B ..."]:
+        """`ufunc` of the numbers and bounds, the numbers as its first argument or its second."""
         shape = np.broadcast_shapes(self.shape, bound.shape)
         scale, shift, bound = (np.broadcast_to(each, shape) for each in (self._scale_BE, self._shift_BE, bound))
         at_E = np.broadcast_to(self._at_E, shape[1:]).reshape(-1)
+        certain = (scale == 0) | ~np.isfinite(scale) | ~np.isfinite(shift) | np.isnan(bound)
         with np.errstate(divide="ignore", invalid="ignore"):
-            own = ((bound - shift) / scale).reshape(len(bound), -1)
-        own = np.where(scale.reshape(own.shape) == 0, -np.inf, own)
-        below = self._known.below(at_E, own).reshape(shape)
-        return np.where(scale == 0, shift < bound, below ^ (scale < 0))
+            own = np.where(certain, -np.inf, (bound - shift) / scale)
+        is_below = self._known.below(at_E, own.reshape(len(own), -1)).reshape(shape) ^ (scale < 0)
+        asks_below = (ufunc in (np.less, np.less_equal)) == first
+        return np.where(certain, ufunc(shift, bound) if first else ufunc(bound, shift), is_below == asks_below)
 
     @staticmethod
     def _refused(what: str, expected: str = "") -> PadirError:
