@@ -92,7 +92,9 @@ def audit() -> str:
 def prediction() -> str:
     """The table of docs/samplers.md: samplers that draw by KL, then those that take the likeliest tokens."""
     rows = json.loads((RESULTS / "samplers.json").read_text())
-    drawn = sorted((row for row in rows if draws(row["strategy"])), key=lambda row: row["kl"] or math.inf)
+    drawn = sorted(
+        (row for row in rows if draws(row["strategy"])), key=lambda row: math.inf if row["kl"] is None else row["kl"]
+    )
     likeliest = sorted((row for row in rows if not draws(row["strategy"])), key=lambda row: row["not_right"])
     lines = []
     for title, error, part in (("draw", "kl", drawn), ("take the likeliest", "not_right", likeliest)):
