@@ -288,7 +288,8 @@ def run_audit(args: argparse.Namespace) -> dict[str, Any]:
     found = audit.run(args.own, options, seed=args.seed, output=args.output, tell=tell)
     columns = [name.replace("_", " ") for name in audit.COLUMNS]
     rows = [row for row in found["rows"] if not args.own or row["strategy"] in args.own]
-    tables.show("audit", columns, [[cell(row[name]) for name in audit.COLUMNS] for row in rows])
+    lines = [["infinite" if row[name] is None else cell(row[name]) for name in audit.COLUMNS] for row in rows]
+    tables.show("audit", columns, lines)
     return found
 
 

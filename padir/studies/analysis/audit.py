@@ -21,7 +21,6 @@ Each error is a mean over the n targets of a family, with half the width of its 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -208,7 +207,7 @@ def _own(name: str, samples: int) -> Strategy | Sampler:
     except (ImportError, AttributeError, ValueError) as error:
         remedy = "write MODULE:NAME, and set PYTHONPATH to the folder of its module"
         raise PadirError(f"no sampler or strategy {name} ({error})", remedy=remedy) from None
-    if inspect.isfunction(found):
+    if callable(found) and not isinstance(found, type | Strategy):
         return Sampler(name, found, samples)
     try:
         strategy = found() if isinstance(found, type) else found
@@ -282,6 +281,8 @@ def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell) -
     left_out = []
     for name, strategy, canvas in wanted:
         if isinstance(strategy, Sampler):
+            if not strategy.is_exact:
+                tell(f"{name} is sampled ({samples:,} outputs of each target): tv and kl are too large")
             for check in checks_of(strategy, targets.joints[:_CHECKED], targets.pieces, PASSES):
                 checked.append({"sampler": name, **check._asdict()})
                 tell(f"{name} {check.question}: {check.answer}{f' ({check.evidence})' if check.evidence else ''}")

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.studies.analysis.law import Law, branched, law_of
 from padir.studies.analysis.truth import FIRST, Joint
 from padir.studies.analysis.uniforms import Known, Uniforms
@@ -47,18 +48,17 @@ class Sampler:
 
     def __post_init__(self):
         expected = f"(tokens, logits, uniforms) or (tokens, logits, seed), and by name {', '.join(_FURTHER)}"
-        names = [*inspect.signature(self.function).parameters]
-        if (
-            names[:2] != ["tokens", "logits"]
-            or names[2:3] not in (["uniforms"], ["seed"])
-            or {*names[3:]} - {*_FURTHER}
-        ):
-            raise PadirError(f"the arguments of {self.name}", expected, f"({', '.join(names)})")
+        given = inspect.signature(self.function).parameters
+        names = [*given]
+        own = {name for name, each in given.items() if each.default is each.empty} - {*names[:3], *_FURTHER}
+        if names[:2] != ["tokens", "logits"] or names[2:3] not in (["uniforms"], ["seed"]) or own:
+            remedy = "give other arguments defaults"
+            raise PadirError(f"the arguments of {self.name}", expected, f"({', '.join(names)})", remedy)
 
     @property
     def reads(self) -> list[str]:
         """The names of the function's further arguments."""
-        return [*inspect.signature(self.function).parameters][3:]
+        return [name for name in inspect.signature(self.function).parameters if name in _FURTHER]
 
     @property
     def is_exact(self) -> bool:
@@ -72,14 +72,24 @@ class Sampler:
           PadirError: the function does not give an id for each position.
         """
         mask = logits_BLV.shape[-1] - 1
-        given = {"mask": mask, "fixed": fixed_BL, **further}
-        before = tokens_BL.copy()
-        after = self.function(tokens_BL.copy(), logits_BLV.copy(), random, **{name: given[name] for name in self.reads})
-        found = np.asarray(after)
-        if found.shape != before.shape or found.dtype.kind not in "iu" or not ((found >= 0) & (found <= mask)).all():
-            expected = f"ids from 0 to {mask}, the mask, in an array of shape {before.shape}"
-            raise PadirError(f"what {self.name} gives", expected, found)
-        return found
+        given = {"mask": mask, "fixed": fixed_BL.copy(), **further}
+        try:
+            found = self.function(
+                tokens_BL.copy(), logits_BLV.copy(), random, **{name: given[name] for name in self.reads}
+            )
+            after_BL = np.asarray(found)
+        except PadirError:
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{self.name} failed for {len(tokens_BL)} rows ({type(error).__name__}: {first_line(error)})"
+            raise PadirError(f"{what} in line {place.lineno} of {place.filename}") from error
+        if after_BL.shape != tokens_BL.shape or after_BL.dtype.kind not in "iu":
+            expected = f"whole numbers in an array of shape {tokens_BL.shape}"
+            raise PadirError(f"what {self.name} gives", expected, f"{after_BL.dtype} {after_BL.shape}")
+        if not ((after_BL >= 0) & (after_BL <= mask)).all():
+            raise PadirError(f"the ids that {self.name} gives", f"from 0 to {mask}, the mask", np.unique(after_BL))
+        return after_BL
 
 
 class Facts(NamedTuple):
@@ -228,46 +238,72 @@ class Check(NamedTuple):
 def checks_of(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Sequence[int]) -> Iterator[Check]:
     """Answers questions about a sampler, by all that it can do in runs of some numbers of passes."""
     length = joints[0].tokens_KL.shape[1]
+    called = _calls(sampler, joints, pieces, passes)
     left: list[str] = []
     idle: list[str] = []
-    most, changed, tried = 0, False, 0
+    forgot = [*called.forgot]
+    most, changed, tried = 0, called.changed, 0
     for num_steps in passes:
-        walk = Walk(sampler, joints, pieces)
-        if walk.law(num_steps) is None:
+        walk, prompted = (Walk(sampler, joints, pieces, prompt=prompt) for prompt in (False, True))
+        if None in (walk.law(num_steps), prompted.law(num_steps)):
             break
         tried = num_steps
         left += [str(num_steps)] * walk.facts[-1].left
         if num_steps <= length:
             silent = (i for i, each in enumerate(walk.facts, 1) if not (each.changed or each.wrote))
             idle += [f"pass {i} of {num_steps}" for i in silent]
+        forgot += [f"pass {i} of {num_steps}" for i, each in enumerate(prompted.facts, 1) if each.forgot]
         most, changed = max(most, walk.most_written), changed or any(each.changed for each in walk.facts)
-    prompted = Walk(sampler, joints, pieces, prompt=True)
-    kept = tried and prompted.law(min(3, tried)) is not None
-    forgot = [str(i) for i, each in enumerate(prompted.facts, 1) if each.forgot]
+    several = [f"up to {most} times"] if most > 1 else ["more often if the logits disagree"] * called.changed
     found = [
         Check("leaves no mask", *_unless(left, "masks are left after {} passes")),
         Check(f"writes in each of up to {length} passes", *_unless(idle, "nothing is written in {}")),
         Check("changes what it wrote", *_unless(["token"] * (not changed), "no {} is hidden or written again")),
-        Check("writes a position at most once", *_unless([str(most)] if most > 1 else [], "up to {} times")),
-        Check("keeps fixed positions", *_unless(forgot, "they change in pass {}")),
+        Check("writes a position at most once", *_unless(several, "{}")),
+        Check("keeps fixed positions", *_unless(sorted({*forgot}), "they change in {}")),
     ]
-    if not tried or not kept:
-        yield from (Check(each.question, "-", "a pass has too many states to enumerate") for each in found)
+    if not tried:
+        yield from (Check(each.question, "-", _TOO_MANY) for each in found)
     elif tried < passes[-1]:
         part = f"with up to {tried} passes; more have too many states"
         yield from (each._replace(evidence=f"{each.evidence}, {part}".strip(", ")) for each in found)
     else:
         yield from found
-    yield from _of_one_pass(sampler, joints, pieces)
-    if "temperature" in sampler.reads:
-        cold, warm = (Walk(sampler, joints, pieces, temperature=each).law(1) for each in (0.5, 1.0))
-        if cold is None or warm is None:
-            yield Check("uses its temperature", "-", "a pass has too many states to enumerate")
-        else:
-            equal = np.array_equal(cold.prob_K, warm.prob_K)
-            yield Check("uses its temperature", *_unless(["1"] * equal, "0.5 gives the same law as {}"))
-    else:
+    noun = "numbers" if sampler.is_exact else "seeds"
+    yield Check(f"repeats itself with equal {noun}", *_unless(called.differ, "two calls differ in {}"))
+    yield Check(f"uses its random {noun}", *_unless(["two"] * called.equal, "{} different ones give the same tokens"))
+    if called.differ:
+        asked = ("does not depend on its batch", "draws each position from its probabilities", "uses its temperature")
+        yield from (Check(question, "-", "it does not repeat itself") for question in asked)
+        return
+    yield Check("does not depend on its batch", *_unless(called.beside, "other canvases beside it change {}"))
+    yield from _of_draws(sampler, joints, pieces)
+
+
+_TOO_MANY = "a pass has too many states to enumerate"
+
+
+def _of_draws(sampler: Sampler, joints: Sequence[Joint], pieces: int) -> Iterator[Check]:
+    """Questions about the law of a single pass."""
+    walks = [Walk(sampler, joints, pieces, temperature=each) for each in (1.0, 0.5)]
+    warm, cold = (walk.law(1) for walk in walks)
+    question = "draws each position from its probabilities"
+    if warm is None or cold is None:
+        yield Check(question, "-", _TOO_MANY)
+        yield Check("uses its temperature", "-", _TOO_MANY)
+        return
+    begun = walks[0].begun()
+    exact = np.exp(walks[0].logits(begun[0], begun[1][0]))
+    prob_BKL = exact[warm.target_K[:, None], np.arange(exact.shape[1]), warm.tokens_KL - FIRST]
+    gap = float(np.abs(warm.prob_K - prob_BKL.prod(-1)).max())
+    enough = 1e-6 if sampler.is_exact else 5 / sampler.samples**0.5
+    yield Check(question, *_unless([f"{gap:.3g}"] * (gap > enough), "in one pass, a sentence's probability is {} off"))
+    if "temperature" not in sampler.reads:
         yield Check("uses its temperature", "-", "it has no argument of this name")
+        return
+    surer = [float(-(each.prob_K * np.log(each.prob_K)).sum()) for each in (cold, warm)]
+    wrong = "no surer than" if surer[0] > surer[1] else "as sure as"
+    yield Check("uses its temperature", *_unless([wrong] * (surer[0] >= surer[1] - 1e-9), "at 0.5 it is {} at 1"))
 
 
 def _unless(faults: Sequence[str], evidence: str) -> tuple[str, str]:
@@ -275,29 +311,46 @@ def _unless(faults: Sequence[str], evidence: str) -> tuple[str, str]:
     return ("no", evidence.format(", ".join(faults[:4]) + ", ..." * (len(faults) > 4))) if faults else ("yes", "")
 
 
-def _of_one_pass(sampler: Sampler, joints: Sequence[Joint], pieces: int) -> Iterator[Check]:
-    """Questions about calls with numbers in place of intervals: 16 canvases at once, and each of them 16 times."""
+class _Calls(NamedTuple):
+    """Faults in single calls with numbers in place of intervals, by pass, and whether tokens change or never differ."""
+
+    beside: list[str]
+    differ: list[str]
+    forgot: list[str]
+    changed: bool
+    equal: bool
+
+
+def _calls(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Sequence[int]) -> _Calls:
+    """Calls a sampler in each pass of each run with 16 canvases, with each of them 16 times, and with other logits."""
     rng = np.random.default_rng(0)
     walk = Walk(sampler, joints, pieces)
     target_B = np.arange(16) % len(joints)
     answer_BL = walk.answer_GKL[target_B, walk.prob_GK[target_B].argmax(1)]
     tokens_BL = np.where(rng.random(answer_BL.shape) < 0.7, pieces, answer_BL)
-    logits_BLV = walk.logits(target_B, tokens_BL)
+    exact_BLV = walk.logits(target_B, tokens_BL)
+    other_BLV = np.where(np.arange(pieces + 1) < pieces, rng.normal(size=exact_BLV.shape), -np.inf)
     draws = [rng.random((*tokens_BL.shape, PER_POSITION)) if sampler.is_exact else seed for seed in range(2)]
-    fixed_BL = np.zeros(tokens_BL.shape, bool)
-    rows = np.arange(16)
-    beside, differ, equal = list[str](), 0, 0
-    for step in range(3):
+    rows, written_BL = np.arange(16), tokens_BL != pieces
+    found = _Calls([], [], [], False, True)
+    for num_steps, step in ((n, i) for n in passes for i in range(n)):
+        further = {"step": step, "num_steps": num_steps, "temperature": 1.0}
+        none_BL = np.zeros(tokens_BL.shape, bool)
+        where = f"pass {step + 1} of {num_steps}"
 
-        def after(rows, draw: Any, step: int = step):
-            return sampler(tokens_BL[rows], logits_BLV[rows], draw, fixed_BL, step=step, num_steps=3, temperature=1.0)
+        def after(rows, draw: Any, fixed_BL=none_BL, further=further):
+            return sampler(tokens_BL[rows], exact_BLV[rows], draw, fixed_BL, **further)
 
-        first, again, other = after(rows, draws[0]), after(rows, draws[0]), after(rows, draws[1])
-        of_copies = (str(i) for i in rows if (after(np.full(16, i), draws[0])[i] != first[i]).any())
-        beside += [f"canvas {i} in pass {step + 1}" for i in of_copies]
-        differ += not np.array_equal(first, again)
-        equal += np.array_equal(first, other)
-    noun = "numbers" if sampler.is_exact else "seeds"
-    yield Check("does not depend on its batch", *_unless(beside, "other canvases beside it change {}"))
-    yield Check(f"repeats itself with equal {noun}", *_unless(["two calls"] * (differ > 0), "{} differ"))
-    yield Check(f"uses its random {noun}", *_unless(["two"] * (equal == 3), "{} different ones give the same tokens"))
+        first = after(rows, draws[0])
+        if any((after(np.full(16, i), draws[0])[i] != first[i]).any() for i in rows):
+            found.beside.append(where)
+        if not np.array_equal(first, after(rows, draws[0])):
+            found.differ.append(where)
+        same = np.array_equal(first, after(rows, draws[1]))
+        held = sampler(tokens_BL, other_BLV, draws[0], written_BL, **further)
+        if (held != tokens_BL)[written_BL].any():
+            found.forgot.append(where)
+        free = sampler(tokens_BL, other_BLV, draws[0], none_BL, **further)
+        changed = bool((free != tokens_BL)[written_BL].any())
+        found = found._replace(equal=found.equal and same, changed=found.changed or changed)
+    return found

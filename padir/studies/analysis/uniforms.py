@@ -23,7 +23,9 @@ from padir.errors import PadirError
 _LEAST = 1e-12  # shorter intervals are not told from their neighbours: sums of probabilities are rounded
 _COMPARED = (np.less, np.less_equal, np.greater, np.greater_equal)
 _MOST = 1 << 40  # ways of a decision, which are too many anyway
-_REMEDY = "compare it with numbers, add or multiply numbers, or take argsort; or draw by `seed`, which is sampled"
+_REMEDY = (
+    "compare them with numbers, add or multiply numbers, take np.where or argsort; or draw by `seed`, which is sampled"
+)
 
 
 class Known:

@@ -1,5 +1,6 @@
 """Samplers of one's own: their laws beside those of padir's strategies, and planted faults, each found by its name."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ RIGHT = (
     "keeps fixed positions",
 )
 RIGHT += ("does not depend on its batch", "repeats itself with equal numbers", "uses its random numbers")
+RIGHT += ("draws each position from its probabilities",)
 
 
 def draw(logits, uniform_BL, temperature=1.0):
@@ -72,6 +74,26 @@ def of_the_batch_later(tokens, logits, uniforms, mask, step):
     return of_the_batch(tokens, logits, uniforms, mask) if step else tokens
 
 
+def at_the_end(tokens, logits, uniforms, mask, step, num_steps):
+    """Draws the prompt, too, in the last of four passes."""
+    if (step, num_steps) == (3, 4):
+        return draw(logits, uniforms[..., 0])
+    return ancestral(tokens, logits, uniforms, mask, step, num_steps, 1.0)
+
+
+def another_temperature(tokens, logits, uniforms, mask, step, num_steps, temperature):
+    return ancestral(tokens, logits, uniforms, mask, step, num_steps, 1 / temperature)
+
+
+def half_the_logits(tokens, logits, uniforms, mask, step, num_steps):
+    return ancestral(tokens, logits / 2, uniforms, mask, step, num_steps, 1.0)
+
+
+def one_number(tokens, logits, uniforms, mask):
+    """Draws all positions by the first one's number."""
+    return np.where(tokens == mask, draw(logits, uniforms[:, :1, 0]), tokens)
+
+
 def of_many_bounds(tokens, logits, uniforms):
     return (uniforms[..., 0][..., None] > np.arange(1, 40) / 40).sum(-1) % 3
 
@@ -106,19 +128,26 @@ def test_a_right_sampler_has_no_fault():
     ("function", "question", "answer", "evidence"),
     [
         (ancestral, "changes what it wrote", "no", "no token is hidden or written again"),
-        (forgets_the_prompt, "keeps fixed positions", "no", "they change in pass 1, 2"),
-        (ignores_temperature, "uses its temperature", "no", "0.5 gives the same law as 1"),
+        (forgets_the_prompt, "keeps fixed positions", "no", "they change in pass 1 of 1, pass 1 of 2"),
+        (at_the_end, "keeps fixed positions", "no", "they change in pass 4 of 4"),
+        (at_the_end, "changes what it wrote", "yes", ""),
+        (at_the_end, "writes a position at most once", "no", "up to 2 times"),
+        (ignores_temperature, "uses its temperature", "no", "at 0.5 it is as sure as at 1"),
+        (another_temperature, "uses its temperature", "no", "at 0.5 it is no surer than at 1"),
+        (half_the_logits, "draws each position from its probabilities", "no", "probability is 0."),
+        (one_number, "draws each position from its probabilities", "no", "probability is 0."),
         (forgets_the_prompt, "uses its temperature", "-", "it has no argument of this name"),
-        (of_the_batch, "does not depend on its batch", "no", "other canvases beside it change canvas"),
+        (of_the_batch, "does not depend on its batch", "no", "other canvases beside it change pass 1 of 1"),
         (of_the_batch, "uses its random numbers", "no", "two different ones give the same tokens"),
         (a_pass_late, "leaves no mask", "no", "masks are left after 1, 2, 3, 4, ... passes"),
         (a_pass_late, "writes in each of up to 3 passes", "no", "nothing is written in pass 1 of 1, pass 1 of 2"),
         (a_pass_early, "writes in each of up to 3 passes", "no", "nothing is written in pass 2 of 2, pass 3 of 3"),
-        (of_the_batch_later, "does not depend on its batch", "no", "in pass 2"),
+        (of_the_batch_later, "does not depend on its batch", "no", "change pass 2 of 2"),
         (a_pass_late, "uses its random numbers", "yes", ""),
         (of_many_bounds, "leaves no mask", "-", "too many states to enumerate"),
         (of_many_bounds, "keeps fixed positions", "-", "too many states to enumerate"),
-        (without_seed, "repeats itself with equal seeds", "no", "two calls differ"),
+        (without_seed, "repeats itself with equal seeds", "no", "two calls differ in pass 1 of 1"),
+        (without_seed, "does not depend on its batch", "-", "it does not repeat itself"),
     ],
 )
 def test_a_planted_fault_has_its_name(monkeypatch, function, question, answer, evidence):
@@ -152,6 +181,11 @@ def test_logits_are_those_of_the_answers_that_agree():
     assert np.exp(logits_BLV[2, 0]) == pytest.approx([0.6 / 0.9, 0.3 / 0.9, 0])
 
 
+def test_arguments_of_its_own_have_defaults():
+    found = Walk(Sampler("mine", functools.partial(in_order, late=0)), [FOUR], 2).law(3)
+    assert found.prob_K == pytest.approx(Walk(Sampler("mine", in_order), [FOUR], 2).law(3).prob_K)
+
+
 def short(tokens, logits, uniforms):
     return tokens[:, :1]
 
@@ -169,8 +203,13 @@ def of_numbers(tokens, logits, uniforms):
     [
         (lambda tokens, logits: tokens, "the arguments of mine must be (tokens, logits, uniforms) or"),
         (lambda tokens, logits, uniforms, length: tokens, "got '(tokens, logits, uniforms, length)'"),
-        (short, "what mine gives must be ids from 0 to 2, the mask, in an array of shape (1, 3)"),
-        (outside, "what mine gives must be ids from 0 to 2"),
+        (short, "what mine gives must be whole numbers in an array of shape (1, 3), got 'int64 (1, 1)'"),
+        (outside, "the ids that mine gives must be from 0 to 2, the mask, got"),
+        (
+            lambda tokens, logits, uniforms: logits[..., 0],
+            "whole numbers in an array of shape (1, 3), got 'float64 (1, 3)'",
+        ),
+        (lambda tokens, logits, uniforms: {}["a"], "mine failed for 1 rows (KeyError: 'a') in line"),
         (of_numbers, "cannot be enumerated: uniforms are given to np.log in a way that ... or draw by `seed`"),
     ],
 )
