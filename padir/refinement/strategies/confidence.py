@@ -225,8 +225,8 @@ class Renoise(Memoryless):
 
     def __post_init__(self):
         if self.final_temperature is not None:
-            what = {"Renoise.final_temperature": self.final_temperature}
-            checks.within(0, self.temperature, "it must not exceed the temperature", **what)
+            remedy = "it must not exceed the temperature"
+            checks.within(0, self.temperature, remedy, **{"Renoise.final_temperature": self.final_temperature})
 
     @property
     def stop(self) -> Stop:

@@ -14,6 +14,7 @@ for each position, of which every value is tried (`padir.studies.analysis.unifor
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -332,25 +333,28 @@ def _calls(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Seque
     other_BLV = np.where(np.arange(pieces + 1) < pieces, rng.normal(size=exact_BLV.shape), -np.inf)
     draws = [rng.random((*tokens_BL.shape, PER_POSITION)) if sampler.is_exact else seed for seed in range(2)]
     rows, written_BL = np.arange(16), tokens_BL != pieces
+    none_BL = np.zeros(tokens_BL.shape, bool)
+
+    def call(rows, draw: Any, logits_BLV, fixed_BL, step: int, num_steps: int):
+        return sampler(
+            tokens_BL[rows], logits_BLV[rows], draw, fixed_BL, step=step, num_steps=num_steps, temperature=1.0
+        )
+
     found = _Calls([], [], [], False, True)
     for num_steps, step in ((n, i) for n in passes for i in range(n)):
-        further = {"step": step, "num_steps": num_steps, "temperature": 1.0}
-        none_BL = np.zeros(tokens_BL.shape, bool)
+        after = functools.partial(call, step=step, num_steps=num_steps)
         where = f"pass {step + 1} of {num_steps}"
-
-        def after(rows, draw: Any, fixed_BL=none_BL, further=further):
-            return sampler(tokens_BL[rows], exact_BLV[rows], draw, fixed_BL, **further)
-
-        first = after(rows, draws[0])
-        if any((after(np.full(16, i), draws[0])[i] != first[i]).any() for i in rows):
+        first = after(rows, draws[0], exact_BLV, none_BL)
+        copies = (after(np.full(16, i), draws[0], exact_BLV, none_BL)[i] for i in rows)
+        if any((copy != first[i]).any() for i, copy in enumerate(copies)):
             found.beside.append(where)
-        if not np.array_equal(first, after(rows, draws[0])):
+        if not np.array_equal(first, after(rows, draws[0], exact_BLV, none_BL)):
             found.differ.append(where)
-        same = np.array_equal(first, after(rows, draws[1]))
-        held = sampler(tokens_BL, other_BLV, draws[0], written_BL, **further)
+        same = np.array_equal(first, after(rows, draws[1], exact_BLV, none_BL))
+        held = after(rows, draws[0], other_BLV, written_BL)
         if (held != tokens_BL)[written_BL].any():
             found.forgot.append(where)
-        free = sampler(tokens_BL, other_BLV, draws[0], none_BL, **further)
+        free = after(rows, draws[0], other_BLV, none_BL)
         changed = bool((free != tokens_BL)[written_BL].any())
         found = found._replace(equal=found.equal and same, changed=found.changed or changed)
     return found
