@@ -269,8 +269,10 @@ def _check_frozen(name: str, value: Strategy | Corruption | Ranker | str | None)
         hash(value)
     except TypeError as error:
         raise PadirError(name, f"a frozen dataclass of hashable fields ({error})", value, remedy) from None
-    if not dataclasses.is_dataclass(value) or "name" in (field.name for field in dataclasses.fields(value)):
-        raise PadirError(name, "a frozen dataclass without a field called name", value, remedy)
+    if not dataclasses.is_dataclass(value):
+        raise PadirError(name, "a frozen dataclass", value, remedy)
+    if name != "rerank" and "name" in (field.name for field in dataclasses.fields(value)):
+        raise PadirError(name, "without a field called name, which is the class in cards", value, "rename the field")
 
 
 def _canvas(text: str) -> Corruption:

@@ -198,7 +198,7 @@ def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     """Converts a frozen dataclass, such as a strategy, to JSON: its fields, and its name in `known` or import path."""
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
-    return {"name": name, **dataclasses.asdict(instance)}
+    return {"name": name} | dataclasses.asdict(instance) | {"name": name}
 
 
 def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type) -> Any:

@@ -376,9 +376,9 @@ def test_a_rule_that_cannot_be_compared_or_described_is_refused():
         Decoding, "rerank must be a frozen dataclass of hashable fields (unhashable type: 'list')", rerank=Marks([])
     )
     undecorated = type("Undecorated", (), {name: vars(Marks)[name] for name in ("needs", "__call__")})
-    refuses(Decoding, "rerank must be a frozen dataclass without a field called name", rerank=undecorated())
-    named = dataclasses.make_dataclass("Named", [("name", str)], bases=(Marks,), frozen=True)
-    refuses(Decoding, "without a field called name", rerank=named((), "causal"))
+    refuses(Decoding, "rerank must be a frozen dataclass, got", rerank=undecorated())
+    named = dataclasses.make_dataclass("Named", [("name", str, "x")], bases=(MaskPredict,), frozen=True)
+    refuses(Decoding, "strategy must be without a field called name", strategy=named())
     assert Decoding(rerank=Marks(("!",))).ranker == Marks(("!",))
 
 

@@ -21,7 +21,7 @@ from padir.evaluation import TestSet, evaluate
 from padir.refinement import Cmlm, Mask, MaskPredict, parse_strategy
 from padir.refinement import draft as fresh_draft
 from padir.refinement import loop as refine
-from padir.studies.analysis import analyses, refining
+from padir.studies.analysis import analyses, refining, study
 from padir.studies.analysis.association import reliability
 from padir.studies.analysis.study import first_sentences, reference_tokens, refined
 
@@ -235,9 +235,8 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["refinement", "--set", "strategies=block_gibbs", "--num_steps", "1"], "behind a mask"),
         (["attention", "--set", "sentences=0"], "at least 1, got 0"),
         (["schedule", "--set", "passes=4,33"], "passes must be in [1, 32], got 33"),
-        (["schedule", "--set", "strategies=padir"], "strategies applies only to refinement, oracle"),
-        (["oracle", "--num_steps", "2"], "num_steps applies only to attention, dependency, refinement"),
-        (["dependency", "--set", "targets=2"], "targets applies only to oracle: leave it out of dependency"),
+        (["schedule", "--set", "strategies=padir"], "strategies applies only to refinement: leave it out of schedule"),
+        (["schedule", "--num_steps", "2"], "num_steps applies only to attention, dependency, refinement"),
         (["attention", "--num_drafts", "5"], "num_drafts applies only to refinement"),
     ],
 )
@@ -272,7 +271,7 @@ def test_an_autoregressive_model_is_refused(numbers):
 
 
 def test_what_is_undefined_is_no_number():
-    assert analyses._finite({"a": [float("nan"), 1.0], "b": {"c": (float("inf"), "x")}}) == {
+    assert study._finite({"a": [float("nan"), 1.0], "b": {"c": (float("inf"), "x")}}) == {
         "a": [None, 1.0],
         "b": {"c": [None, "x"]},
     }
