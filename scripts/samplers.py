@@ -97,9 +97,13 @@ def prediction() -> str:
     )
     likeliest = sorted((row for row in rows if not draws(row["strategy"])), key=lambda row: row["not_right"])
     lines = []
-    for title, error, part in (("draw", "kl", drawn), ("take the likeliest", "not_right", likeliest)):
-        found = spearman(part, error)
-        lines.append([f"**{title}**: Spearman {found.value:.2f} ({found.low:.2f} to {found.high:.2f})", "", "", ""])
+    for title, errors, part in (
+        ("draw", ("kl", "not_right"), drawn),
+        ("take the likeliest", ("not_right",), likeliest),
+    ):
+        found = {"by KL" if error == "kl" else "by wrong outputs": spearman(part, error) for error in errors}
+        said = (f"{how} {each.value:.2f} ({each.low:.2f} to {each.high:.2f})" for how, each in found.items())
+        lines.append([f"**{title}**: Spearman {', '.join(said)}", "", "", ""])
         for row in part:
             kl = "infinite" if row["kl"] is None else f"{row['kl']:.2f}"
             spread = f"{statistics.mean(row['right']):.1f} ± {statistics.stdev(row['right']):.1f}"

@@ -82,7 +82,8 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     if random:
         translators, test_set = _random_models(args, extent)
     else:
-        translators, test_set = load_models(args, args.model or PRETRAINED), test_set_of(args)
+        of_language = [name for name in PRETRAINED if name != "toy_masks"]
+        translators, test_set = load_models(args, args.model or of_language), test_set_of(args)
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
     check_options(args, *((name, each.card.config, decodings(each.decoding)) for name, each in translators))
     systems = benchmark.systems(translators, decodings, given_lengths=random, warn=warn)

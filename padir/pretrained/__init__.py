@@ -19,6 +19,7 @@ PRETRAINED = {
     "de_en": "PaDIR, German to English, sentences of everyday language",
     "de_en_ar": "an autoregressive model for the same sentences",
     "de_en_ctc": "a model of one parallel pass for the same sentences",
+    "toy_masks": "a small model on masks, for the built-in grammar alone (toy_de_en)",
 }
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

@@ -1,5 +1,6 @@
 """The models that come with padir: they are there, they are small, and they translate."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from support.refusals import refused
 
 from padir import Translator
 from padir.cli import main
+from padir.data.toy import ToyDeEn, judge
 from padir.models.directory import load_model
 from padir.pretrained import DEFAULT, PRETRAINED, model_folder
 
@@ -20,7 +22,8 @@ def test_the_model_is_complete_and_small_and_has_a_card(name):
     _, card, _ = load_model(name)
     assert (card.source_language, card.target_language) == ("de", "en")
     text = (folder / "README.md").read_text()
-    assert text.startswith(f"# {name}\n") and all(word in text for word in ("CC-BY", "CC0", "public domain", "BLEU"))
+    sources = ("the grammar",) if name == "toy_masks" else ("CC-BY", "CC0", "public domain")
+    assert text.startswith(f"# {name}\n") and all(word in text for word in (*sources, "licence", "BLEU"))
 
 
 def test_the_default_model_refines_and_writes_from_left_to_right():
@@ -46,6 +49,18 @@ def test_the_ctc_model_writes_in_one_pass_and_its_table_mends_words():
     assert fused.text == "The fridge is empty again." and "refrigeratordge" in one.text
 
 
+def test_the_model_on_masks_is_small_and_writes_right_translations():
+    """Half of the test sentences, at least; the card has the share of all of them."""
+    folder = model_folder("toy_masks")
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 4_000_000
+    translator = Translator.load("toy_masks")
+    texts = [source for source, _ in itertools.islice(ToyDeEn().pairs("test"), 40)]
+    results = translator.translate(texts)
+    right = [judge(text, result.text) == "right" for text, result in zip(texts, results, strict=True)]
+    assert sum(right) >= 20 and max(result.passes for result in results) == 10
+    assert translator.resolved(translator.decoding).canvas.noise_kinds == {"mask"}
+
+
 def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "de_en").mkdir()
@@ -54,7 +69,7 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
 
 
 def test_an_unknown_name_lists_the_known_models():
-    with refused("no model directory en_de: (de_en, de_en_ar, de_en_ctc)"):
+    with refused("no model directory en_de: (de_en, de_en_ar, de_en_ctc, toy_masks)"):
         Translator.load("en_de")
 
 

@@ -89,7 +89,7 @@ def benchmark_options(parser: Parser) -> None:
 
     padir benchmark --task toy_de_en --num_steps 1 4 --set sentences=16
     """
-    about = "models to time, or gin files NAME=FILE.gin for random weights (default: the models that come with padir)"
+    about = "models to time, or gin files NAME=FILE.gin for random weights (default: padir's, without toy_masks)"
     parser.add_argument("--model", nargs="+", metavar="[NAME=]DIR", help=about)
     step_option(parser)
     about = "convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)"
