@@ -327,8 +327,8 @@ def _calls(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Seque
     rng = np.random.default_rng(0)
     walk = Walk(sampler, joints, pieces)
     target_B = np.arange(16) % len(joints)
-    answer_BL = walk.answer_GKL[target_B, walk.prob_GK[target_B].argmax(1)]
-    tokens_BL = np.where(rng.random(answer_BL.shape) < 0.7, pieces, answer_BL)
+    tokens_BL = rng.integers(pieces, size=(16, joints[0].tokens_KL.shape[1]))
+    tokens_BL = np.where(rng.random(tokens_BL.shape) < 0.7, pieces, tokens_BL)
     exact_BLV = walk.logits(target_B, tokens_BL)
     other_BLV = np.where(np.arange(pieces + 1) < pieces, rng.normal(size=exact_BLV.shape), -np.inf)
     draws = [rng.random((*tokens_BL.shape, PER_POSITION)) if sampler.is_exact else seed for seed in range(2)]

@@ -74,6 +74,14 @@ def of_the_batch_later(tokens, logits, uniforms, mask, step):
     return of_the_batch(tokens, logits, uniforms, mask) if step else tokens
 
 
+def of_the_first_row(tokens, logits, uniforms, mask, step, num_steps):
+    """In the last of four passes, all rows get the largest id of the first one."""
+    after = ancestral(tokens, logits, uniforms, mask, step, num_steps, 1.0)
+    if (step, num_steps) != (3, 4) or not len(tokens):
+        return after
+    return np.where(tokens == mask, np.where(tokens[0] < mask, tokens[0], 0).max(), tokens)
+
+
 def at_the_end(tokens, logits, uniforms, mask, step, num_steps):
     """Draws the prompt, too, in the last of four passes."""
     if (step, num_steps) == (3, 4):
@@ -142,6 +150,7 @@ def test_a_right_sampler_has_no_fault():
         (a_pass_late, "leaves no mask", "no", "masks are left after 1, 2, 3, 4, ... passes"),
         (a_pass_late, "writes in each of up to 3 passes", "no", "nothing is written in pass 1 of 1, pass 1 of 2"),
         (a_pass_early, "writes in each of up to 3 passes", "no", "nothing is written in pass 2 of 2, pass 3 of 3"),
+        (of_the_first_row, "does not depend on its batch", "no", "change pass 4 of 4"),
         (of_the_batch_later, "does not depend on its batch", "no", "change pass 2 of 2"),
         (a_pass_late, "uses its random numbers", "yes", ""),
         (of_many_bounds, "leaves no mask", "-", "too many states to enumerate"),
