@@ -3,6 +3,8 @@
 #   scripts/objectives.sh toy [OBJECTIVE..]   equal data, size and updates (STEPS, 3,000) for all objectives, or those that are named
 #   scripts/objectives.sh components          the paper's components: eight systems with three seeds each, and several strategies;
 #                                             writes results/components.json, with the core-minutes of each run
+#   scripts/objectives.sh samplers            the prediction of docs/samplers.md: three models on masks, on which samplers are scored; some
+#                                             25 core-minutes of training and 10 of scoring; writes results/samplers.json
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
@@ -66,6 +68,21 @@ components() {
     .venv/bin/python scripts/components.py
 }
 
+samplers() {
+    local run seed
+    toy_corpus
+    for seed in 0 1 2; do
+        run="runs/samplers/mdlm_$seed"
+        [[ -f "$run/manifest.json" ]] ||
+            padir train components_cpu objective/mdlm --model_dir "$run" --seed "$seed" --steps 4000
+        # shellcheck disable=SC2046  # the names of the strategies are words
+        [[ -f "$run.json" ]] ||
+            padir evaluate --model "$run" --data data/toy_de_en --split test --num_steps 4 --num_lengths 1 --no-drop_repeats \
+                --batch_size 256 --strategy $(.venv/bin/python scripts/samplers.py --names) --json "$run.json"
+    done
+    .venv/bin/python scripts/samplers.py
+}
+
 toy() {
     local name
     (($#)) || set -- padir one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive
@@ -77,6 +94,6 @@ toy() {
 }
 
 case "${1:-}" in
-    toy | components) make_environment && "$@" ;;
-    *) echo "usage: scripts/objectives.sh toy [OBJECTIVE..] | components" >&2 && exit 2 ;;
+    toy | components | samplers) make_environment && "$@" ;;
+    *) echo "usage: scripts/objectives.sh toy [OBJECTIVE..] | components | samplers" >&2 && exit 2 ;;
 esac

@@ -38,7 +38,7 @@ def names() -> list[str]:
 
 def draws(name: str) -> bool:
     """True if a strategy draws tokens; False if it takes the likeliest ones."""
-    return getattr(parse_strategy(name), "temperature", float("independent" in name)) > 0
+    return getattr(parse_strategy(name), "temperature", 0.0) > 0
 
 
 def gather() -> list[dict[str, Any]]:
@@ -108,9 +108,8 @@ def prediction() -> str:
             kl = "infinite" if row["kl"] is None else f"{row['kl']:.2f}"
             spread = f"{statistics.mean(row['right']):.1f} ± {statistics.stdev(row['right']):.1f}"
             lines.append([f"`{row['strategy']}`", kl, f"{100 * row['not_right']:.1f}", spread])
-    return table(
-        ["sampler, 4 passes", "exact KL, nats", "exactly: wrong, %", "three models: right, %"], lines, text=True
-    )
+    head = [f"sampler, {PASSES} passes", "exact KL, nats", "exactly: wrong, %", "three models: right, %"]
+    return table(head, lines, text=True)
 
 
 if __name__ == "__main__":

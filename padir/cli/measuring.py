@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,8 @@ def _settings() -> TrainConfig:
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
-    unread = ("model", "ctranslate2", "task", *files_of(args), *(OPTIONS.keys() - {"batch_size"}))
-    for name in unread:
-        if getattr(args, name, None) not in (None, []):
+    for name in ("model", "ctranslate2", "task", *files_of(args), *OPTIONS):
+        if name != "batch_size" and getattr(args, name, None) not in (None, []):
             raise PadirError(f"--steps times training, which does not read --{name}: leave one of them out")
     names = named_folders(args)
     random = not args.data and not any(is_address(name) or Path(name).exists() for name in names)
@@ -262,7 +261,7 @@ def run_ising(args: argparse.Namespace) -> dict[str, Any]:
         value = value if isinstance(value, list) else [value]
         sizes[name] = tuple(map(float, value) if name in ("couplings", "fields") else value)
     found = ising.run(args.subject, seed=args.seed, output=args.output, tell=tell, **sizes)
-    _show_study(args.subject, ising, found)
+    _show_study(args.subject, ising.COLUMNS[args.subject], [ising.cells(args.subject, row) for row in found["rows"]])
     ising.verify(found)
     return found
 
@@ -280,21 +279,20 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     found = analysis.run(
         args.subject, translator, test_set, decoding, options, name=str(model), output=args.output, tell=tell
     )
-    _show_study(args.subject, analysis, found)
+    lines = [analysis.cells(args.subject, row) for row in found["rows"]]
+    _show_study(args.subject, analysis.COLUMNS[args.subject], lines)
     return found
 
 
 def run_audit(args: argparse.Namespace) -> dict[str, Any]:
     options = audit.AuditOptions(**chosen(args, "padir.studies.analysis.audit:AuditOptions"))
     found = audit.run(args.own, options, seed=args.seed, output=args.output, tell=tell)
-    columns = [name.replace("_", " ") for name in audit.COLUMNS]
     rows = [row for row in found["rows"] if not args.own or row["strategy"] in args.own]
     lines = [["infinite" if row[name] is None else cell(row[name]) for name in audit.COLUMNS] for row in rows]
-    tables.show("audit", columns, lines)
+    _show_study("audit", audit.COLUMNS, lines)
     return found
 
 
-def _show_study(subject: str, study: Any, found: dict[str, Any]) -> None:
-    """Print the rows as a table, with the columns and cells of the study's module."""
-    columns = [name.replace("_", " ") for name in study.COLUMNS[subject]]
-    tables.show(subject, columns, [study.cells(subject, row) for row in found["rows"]])
+def _show_study(subject: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a study's rows as a table, with the names of their columns in words."""
+    tables.show(subject, [name.replace("_", " ") for name in columns], lines)

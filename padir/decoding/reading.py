@@ -80,7 +80,7 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
     for source, own in zip(sources, written.hypotheses, strict=True):
         for each in own:
             whole = each.tokens if each.whole is None else each.whole
-            for tokens in map(np.asarray, (each.tokens, whole)):
+            for tokens in map(np.asarray, [each.tokens] if each.whole is None else [each.tokens, each.whole]):
                 if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
                     expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
                     raise PadirError("the tokens of a writer's hypothesis", expected, tokens.tolist())

@@ -81,9 +81,13 @@ class Template:
 
     def is_held(self, tokens: Sequence[int]) -> bool:
         """True if a translation, without EOS, has the fixed text at its places."""
-        parts = (f".{{{part}}}" if part else ".*" for part in self.parts if isinstance(part, int))
-        pattern = "".join(next(parts) if isinstance(part, int) else re.escape(_spelt(part)) for part in self.parts)
-        return re.fullmatch(pattern, _spelt(tokens), re.DOTALL) is not None
+        pattern = ""
+        for part in self.parts:
+            if isinstance(part, tuple):
+                pattern += re.escape(_characters(part))
+            else:
+                pattern += f".{{{part}}}" if part else ".*"
+        return re.fullmatch(pattern, _characters(tokens), re.DOTALL) is not None
 
     @property
     def open_gaps(self) -> int:
@@ -110,7 +114,7 @@ class Template:
         return rows
 
 
-def _spelt(tokens: Sequence[int]) -> str:
+def _characters(tokens: Sequence[int]) -> str:
     """A character for each id, so that patterns can be looked for."""
     return "".join(map(chr, tokens))
 

@@ -59,7 +59,7 @@ class DecoderIds:
 
     @property
     def mask(self) -> int:
-        """The mask.
+        """The id of the mask.
 
         Raises:
           PadirError: the decoder knows none.

@@ -95,11 +95,10 @@ _OF_JSON = {"true": True, "false": False, "null": None}
 
 
 def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]:
-    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are Python literals, or true, false, null.
+    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are literals of Python or JSON, or bare words.
 
-    A bare word is a string.
-
-    The error for text of another form names the `noun`, the kind of object that the text names, and an `example`.
+    A bare word is a string; true, false and null are JSON's. The error for text of another form names the `noun`, the
+    kind of object that the text names, and an `example`.
 
     >>> parse_call("block_gibbs:block=3,order=margin", "strategy", "threshold:tau=0.9")
     ('block_gibbs', {'block': 3, 'order': 'margin'})

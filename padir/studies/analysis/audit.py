@@ -134,9 +134,7 @@ def errors(outputs: Law, truth: Sequence[Joint]) -> Errors:
     found = []
     for target, joint in enumerate(truth):
         mine = outputs.target_K == target
-        _, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
-        answer_KL = FIRST + index_KL.reshape(joint.tokens_KL.shape)
-        is_answer = (outputs.tokens_KL[mine][:, None] == answer_KL).all(-1)
+        is_answer = (outputs.tokens_KL[mine][:, None] == FIRST + joint.numbered()).all(-1)
         prob_K = outputs.prob_K[mine] @ is_answer
         rest = max(0.0, 1 - prob_K.sum())
         with np.errstate(divide="ignore"):

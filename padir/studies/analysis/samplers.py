@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 
 from padir.errors import PadirError, first_line
 from padir.studies.analysis.law import Law, branched, law_of
-from padir.studies.analysis.truth import FIRST, Joint
+from padir.studies.analysis.truth import FIRST, Joint, together
 from padir.studies.analysis.uniforms import Known, Uniforms
 
 PER_POSITION = 2  # uniform numbers of a position
@@ -49,22 +49,26 @@ class Sampler:
 
     def __post_init__(self):
         expected = f"(tokens, logits, uniforms) or (tokens, logits, seed), and by name {', '.join(_FURTHER)}"
-        given = inspect.signature(self.function).parameters
-        names = [*given]
-        own = {name for name, each in given.items() if each.default is each.empty} - {*names[:3], *_FURTHER}
+        names = [*self.parameters]
+        own = {name for name, each in self.parameters.items() if each.default is each.empty} - {*names[:3], *_FURTHER}
         if names[:2] != ["tokens", "logits"] or names[2:3] not in (["uniforms"], ["seed"]) or own:
             remedy = "give other arguments defaults"
             raise PadirError(f"the arguments of {self.name}", expected, f"({', '.join(names)})", remedy)
 
+    @functools.cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The function's arguments by name."""
+        return inspect.signature(self.function).parameters
+
     @property
     def reads(self) -> list[str]:
         """The names of the function's further arguments."""
-        return [name for name in inspect.signature(self.function).parameters if name in _FURTHER]
+        return [name for name in self.parameters if name in _FURTHER]
 
     @property
     def is_exact(self) -> bool:
         """True if the law is enumerated; False if the function makes random numbers of a seed."""
-        return "uniforms" in inspect.signature(self.function).parameters
+        return "uniforms" in self.parameters
 
     def __call__(self, tokens_BL, logits_BLV, random: Any, fixed_BL, **further: Any) -> Int[np.ndarray, "B L"]:
         """The tokens after a pass; `random` are uniforms or a seed.
@@ -132,15 +136,8 @@ class Walk:
         prompt: bool = False,
     ):
         self.sampler, self.temperature, self.mask = sampler, temperature, pieces
-        length = joints[0].tokens_KL.shape[1]
-        most = max(len(joint.prob_K) for joint in joints)
-        self.answer_GKL = np.full((len(joints), most, length), -1)
-        self.prob_GK = np.zeros((len(joints), most))
-        for g, joint in enumerate(joints):
-            self.answer_GKL[g, : len(joint.prob_K)] = np.unique(joint.tokens_KL, return_inverse=True)[1].reshape(
-                -1, length
-            )
-            self.prob_GK[g, : len(joint.prob_K)] = joint.prob_K
+        self.answer_GKL, self.prob_GK = together(joints)
+        length = self.answer_GKL.shape[2]
         self.fixed_L = np.arange(length) == (length // 2 if prompt else -1)
         self.facts: list[Facts] = []
         self.most_written = 0

@@ -64,6 +64,10 @@ class Joint:
     prob_K: Float[np.ndarray, " K"]
     share: float = 1.0
 
+    def numbered(self) -> Int[np.ndarray, "K L"]:
+        """The sentences with their tokens numbered from 0 on, as the exact decoders number them."""
+        return np.unique(self.tokens_KL, return_inverse=True)[1].reshape(self.tokens_KL.shape)
+
     def entropy(self) -> Float[np.ndarray, " L"]:
         """Entropy of each position, in nats."""
         length = self.tokens_KL.shape[1]
@@ -115,6 +119,20 @@ def _entropy(tokens_KP: Int[np.ndarray, "K P"], prob_K: Float[np.ndarray, " K"])
     return float(max(0.0, -(prob[prob > 0] * np.log(prob[prob > 0])).sum()))
 
 
+def together(joints: Sequence[Joint]) -> tuple[Int[np.ndarray, "G K L"], Float[np.ndarray, "G K"]]:
+    """The numbered sentences and the probabilities of distributions over sentences of one length.
+
+    Where a distribution has fewer sentences than another, they are -1 and their probabilities 0.
+    """
+    most = max(len(joint.prob_K) for joint in joints)
+    index_GKL = np.full((len(joints), most, joints[0].tokens_KL.shape[1]), -1)
+    prob_GK = np.zeros((len(joints), most))
+    for g, joint in enumerate(joints):
+        index_GKL[g, : len(joint.prob_K)] = joint.numbered()
+        prob_GK[g, : len(joint.prob_K)] = joint.prob_K
+    return index_GKL, prob_GK
+
+
 FIRST = 3  # the first regular piece of an oracle's own numbering
 _SENTINELS = 3  # mask, blank and length
 
@@ -152,18 +170,14 @@ class ExactDecoder:
         lengths = sorted({joint.tokens_KL.shape[1] for joint in joints})
         if len(lengths) != 1:
             raise PadirError("the right answers of an oracle", "sentences of one length", lengths or "none")
-        most = max(len(joint.prob_K) for joint in joints)
-        answer_GKL = np.full((len(joints), most, lengths[0]), -1, np.int32)
-        log_prob_GK = np.full((len(joints), most), -np.inf, np.float32)
-        found = 0
-        for g, joint in enumerate(joints):
-            tokens, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
-            answer_GKL[g, : len(joint.prob_K)] = FIRST + index_KL.reshape(joint.tokens_KL.shape)
-            log_prob_GK[g, : len(joint.prob_K)] = np.log(joint.prob_K)
-            found = max(found, len(tokens))
+        index_GKL, prob_GK = together(joints)
+        found = 1 + int(index_GKL.max())
         if found > pieces:
             raise PadirError("pieces", f"at least {found}, the number of right tokens", pieces)
         ids = Ids(FIRST + pieces + _SENTINELS, num_sentinels=_SENTINELS, first_regular=FIRST)
+        answer_GKL = np.where(index_GKL < 0, -1, FIRST + index_GKL).astype(np.int32)
+        with np.errstate(divide="ignore"):
+            log_prob_GK = np.log(prob_GK).astype(np.float32)
         return cls(jnp.asarray(answer_GKL), jnp.asarray(log_prob_GK), FIRST + found, ids)
 
     def decoder(self, rate: Callable[[Canvas], Float[Array, " B"]], *, judges: str = "token") -> Decoder:
