@@ -19,7 +19,6 @@ LABELS = {
     "distance": "distance",
     "model": "the model's own",
 }
-SCHEDULES = {name: f"`{name}`" for name in ("linear", "cosine", "geometric", "doubling")} | {"searched": "searched"}
 GROUPS = ("all pairs", "neighbours", "both vary")
 
 
@@ -84,19 +83,6 @@ def by_step(name: str) -> str:
     columns = [column for column in columns if column in rows[-1]]
     cells = [[str(row["step"]), *(_per_cent(row.get(column)) for column in columns)] for row in rows]
     return markdown(["step", *(column.replace("_", " ") for column in columns)], cells)
-
-
-def schedule_losses() -> str:
-    """Table of the loss of each schedule with each model, by order of the tokens and number of passes."""
-    rows = [{"model": name, **row} for name in ("mdlm", "padir") for row in load(f"schedule_{name}")["rows"]]
-    found = {(row["model"], row["order"], row["passes"]): row for row in rows}
-    counts = sorted({row["passes"] for row in rows})
-    cells = [
-        [f"`{model}`, {order} order, {label}", *(f"{found[model, order, count][schedule]:.3f}" for count in counts)]
-        for model, order in dict.fromkeys((row["model"], row["order"]) for row in rows)
-        for schedule, label in SCHEDULES.items()
-    ]
-    return markdown(["model, order, schedule", *(f"{count} pass{'es' * (count > 1)}" for count in counts)], cells)
 
 
 def ising(name: str, part: str = "rows") -> Any:
@@ -196,17 +182,6 @@ def phrase_errors() -> str:
     return markdown(head, rows)
 
 
-def canvases() -> str:
-    """Table of the KL of each decoder from masks and from random canvases, by passes."""
-    found: dict[tuple[str, int], dict[str, str]] = {}
-    for row in ising("canvas"):
-        shown = _figure(row["kl"] if row["kl"] > 1e-12 else 0.0)
-        found.setdefault((row["model"], row["passes"]), {})[row["decoder"]] = shown
-    names = next(iter(found.values()))
-    rows = [[model, str(passes), *values.values()] for (model, passes), values in found.items()]
-    return markdown(["model", "T", *(name.removeprefix("random canvas, ") for name in names)], rows)
-
-
 def statements() -> str:
     """Table of all statements, their verdicts and their smallest margins."""
     rows = []
@@ -225,7 +200,7 @@ TABLES = {
     each.__name__: each
     for each in (
         *(attention, dependency, pairs, cycle, by_step),
-        *(schedule_losses, learning, steps, separations, pass_costs),
-        *(schedule_bounds, doubling_bounds, phrase_errors, canvases, statements),
+        *(learning, steps, separations, pass_costs),
+        *(schedule_bounds, doubling_bounds, phrase_errors, statements),
     )
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from padir.cli.options.shared import MODEL, decoding_options, settings_option, test_set_options
 from padir.cli.parser import Parser
 
-ISING = ("fig1", "fig2", "fig3", "schedules", "canvas", "theorems")
-ANALYSES = ("attention", "dependency", "refinement", "schedule")
+ISING = ("fig1", "fig2", "fig3", "schedules", "theorems")
+ANALYSES = ("attention", "dependency", "refinement")
 
 
 def ising_options(parser: Parser) -> None:
@@ -23,7 +23,7 @@ def ising_options(parser: Parser) -> None:
     parser.add_argument("--output", metavar="NAME", help="write NAME.json and, for figures, NAME.png")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws (0)")
     sizes = {
-        "num_spins": "spins of the model: fig1, fig2 (6), fig3 (10), schedules (64), canvas (6); theorems: at most (7)",
+        "num_spins": "spins of the model: fig1, fig2 (6), fig3 (10), schedules (64); theorems: at most (7)",
         "samples": "fig1, fig2: sizes of the data sets",
         "seeds": "fig1, fig2: data sets of each size (100)",
         "clique": "fig3: coupled spins (6); schedules: spins of a phrase (4)",
@@ -64,8 +64,7 @@ def analyse_options(parser: Parser) -> None:
 
     attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which depend on
     each other (known on toy_de_en), and a test whether the model's conditionals are consistent. refinement: changes
-    from step to step, calibration, and every strategy. schedule: how many tokens each pass should write.
-    docs/analysis.md explains them.
+    from step to step, calibration, and every strategy. docs/analysis.md explains them.
 
     padir analyse attention --task toy_de_en --output results/attention
     """
@@ -74,12 +73,12 @@ def analyse_options(parser: Parser) -> None:
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     extent = {
         "sentences": "number of sentences, from the first on",
-        "examples": "attention, dependency, refinement: number of sentences that are shown",
+        "examples": "number of sentences that are shown",
         "values": "dependency: number of tokens tried at a position",
         "canvases": "dependency: number of first canvases to average over",
         "given": "dependency: what is held fixed, source or draft",
         "strategies": "refinement: strategies; all if none is given",
-        "passes": "refinement, schedule: numbers of passes",
+        "passes": "refinement: numbers of passes",
     }
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})
     test_set_options(parser, "train", "validation", "test")

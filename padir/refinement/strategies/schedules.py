@@ -1,8 +1,7 @@
 """Schedules of step sizes: how many positions are still masked after each pass.
 
 docs/theory.md says for which texts "linear" and "geometric" are optimal. "doubling" takes about log2(L) passes,
-"cosine" writes few positions at first. `padir analyse schedule` measures the loss of each schedule on references, in
-random order and with the most confident tokens first. It prints shares that can be given instead of a name.
+"cosine" writes few positions at first.
 """
 
 from __future__ import annotations

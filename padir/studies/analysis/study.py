@@ -39,7 +39,7 @@ class AnalysisOptions:
       given: "source" hides the whole draft; "draft" shows the draft except the pair that is measured (dependency).
       strategies: strategies as the command line names them (refinement). None runs all that the model supports, at
         temperature 0.
-      passes: numbers of decoder passes that every strategy gets (refinement), or that are scheduled (schedule).
+      passes: numbers of decoder passes that every strategy gets (refinement).
 
     Raises:
       PadirError: a value out of its range.

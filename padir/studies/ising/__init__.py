@@ -3,6 +3,6 @@
 `Ising` is a model, `Masks` the blocks that are hidden in learning or redrawn in sampling. `learning_curves` and
 `sampling_times` are the experiments, `check_all` checks the statements of sections 2.2 to 2.4 on random models, and
 `padir.studies.ising.subjects` is the command `padir ising`. `decoders` has the exact laws of decoders of several
-passes, `pass_sizes` the sizes of their passes, and `random_canvases` decoders that start from random tokens.
+passes, `pass_sizes` the sizes of their passes, and `transformers` networks that carry out parallel chains.
 docs/theory.md derives the statements and shows the results.
 """

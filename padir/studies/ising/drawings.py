@@ -138,27 +138,6 @@ def draw_schedules(figure: Figure, rows: Sequence[Row], title: str) -> None:
     figure.supxlabel(legend, fontsize=9, color="0.35")
 
 
-def draw_canvases(figure: Figure, rows: Sequence[Row], title: str) -> None:
-    """Draws KL against the number of passes, a panel for each model and a line for each decoder."""
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    names = list(dict.fromkeys(row["decoder"] for row in rows))
-    figure.set_size_inches(5.0 * len(models) + 0.6, 4.8)
-    panels = figure.subplots(1, len(models), squeeze=False)[0]
-    for axes, name in zip(panels, models, strict=True):
-        for decoder, colour in zip(names, itertools.cycle(COLOURS)):
-            mine = [r for r in rows if r["model"] == name and r["decoder"] == decoder and r["kl"] > 1e-6]
-            style = "o-" if decoder.startswith("mask") else "s--"
-            axes.plot(_column(mine, "passes"), _column(mine, "kl"), style, color=colour, label=decoder, ms=4.5)
-        axes.set(yscale="log", xlabel="passes", title=name)
-        axes.set_xticks(sorted({row["passes"] for row in rows}))
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel("KL in nats")
-    panels[-1].legend(frameon=False, fontsize=8.5, loc=(0.27, 0.02))
-    figure.suptitle(title)
-    legend = "sizes, orders and noise rates are the best of those tried for each number of passes; below 1e-6 not shown"
-    figure.supxlabel(legend, fontsize=9, color="0.35")
-
-
 def _column(rows: Sequence[Row], name: str) -> list[Any]:
     """The column of a name, NaN (a gap in a line) where a row has None."""
     return [float("nan") if row[name] is None else row[name] for row in rows]

@@ -1,10 +1,10 @@
-"""The experiments of `padir ising` as rows of metrics: figures 1 to 3, costs of schedules, masks and canvases."""
+"""The experiments of `padir ising` as rows of metrics: figures 1 to 3 and costs of schedules."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 
 from padir.errors import PadirError
 from padir.refinement.strategies.schedules import SCHEDULES
-from padir.studies.ising import chains, decoders, learning, pass_sizes, random_canvases, separation, spin_models
+from padir.studies.ising import chains, decoders, learning, pass_sizes, separation, spin_models
 from padir.studies.ising.chains import total_variation
 from padir.studies.ising.decoders import Oracle
 from padir.studies.ising.learning import composite_covariance, covariance
@@ -298,96 +298,3 @@ def phrase_errors(size: int, copies: Sequence[int] = (1, 4, 16, 64, 256)) -> lis
                 }
             )
     return rows
-
-
-@dataclasses.dataclass(frozen=True)
-class CanvasSizes:
-    """Sizes of the figure of masks and random canvases.
-
-    Attributes:
-      num_spins: spins of each model; the number of passes goes up to it.
-    """
-
-    num_spins: int = 6
-
-    def __post_init__(self):
-        if not 2 <= self.num_spins <= 6:
-            raise PadirError(f"all ordered partitions are tried for 2 to 6 spins, got {self.num_spins}")
-
-
-def canvas_costs(sizes: CanvasSizes, progress: Progress = lambda row: None) -> list[Row]:
-    """Exact KL of decoders from masks and from random tokens, by passes, on the models of figures 1 and 2."""
-    rows = []
-    truths = {
-        "flat": flat_truth(sizes.num_spins),
-        "two modes": peaky_truth(sizes.num_spins),
-    }
-    for name, truth in truths.items():
-        oracle = Oracle(spin_models.distribution(truth))
-        noised = _best_rates(oracle, again=True)
-        fed = _best_rates(oracle, again=False)
-        for passes in range(1, sizes.num_spins + 1):
-            found = {
-                "mask, random order": _best_random_order(oracle, passes),
-                "mask, fixed order": _best_fixed_order(oracle, passes),
-                "random canvas, noised again": next(noised),
-                "random canvas, fed back": next(fed),
-                "random canvas, mapped": _best_map(oracle, passes),
-            }
-            for decoder, (kl, detail) in found.items():
-                row = {"model": name, "decoder": decoder, "passes": passes, "kl": max(0.0, kl), "detail": detail}
-                rows.append(row)
-                progress(row)
-    return rows
-
-
-def _best_random_order(oracle: Oracle, passes: int) -> tuple[float, str]:
-    """The least KL over all sizes of this number of passes in random order; the exact KL, not its upper bound."""
-    found = []
-    for sizes in pass_sizes.compositions(oracle.num_spins, passes):
-        law_S, _ = decoders.walk(oracle, decoders.random_sizes(sizes))
-        found.append((divergence(oracle.prob_S, law_S), " ".join(map(str, sizes))))
-    return min(found)
-
-
-def _best_fixed_order(oracle: Oracle, passes: int) -> tuple[float, str]:
-    every = (blocks for blocks in decoders.ordered_partitions(oracle.everything) if len(blocks) == passes)
-    return min((decoders.partition_sum(oracle, blocks), " ".join(map(str, blocks))) for blocks in every)
-
-
-def _best_map(oracle: Oracle, passes: int) -> tuple[float, str]:
-    """The least KL of a decoder that computes its first block from a canvas with 4 tokens for each position."""
-    found = []
-    for blocks in decoders.ordered_partitions(oracle.everything):
-        if len(blocks) <= passes + 1:
-            law_S = random_canvases.mapped_law(oracle, blocks, 4**oracle.num_spins)
-            found.append((divergence(oracle.prob_S, law_S), " ".join(map(str, blocks))))
-    return min(found)
-
-
-def _best_rates(oracle: Oracle, *, again: bool) -> Iterator[tuple[float, str]]:
-    """The least KL and its noise rates for 1, 2, 3, ... passes of a trained denoiser, by coordinate descent on a grid.
-
-    The result of a pass gets noise `again` at the next rate, or is fed back unchanged; the model knows the rate.
-    """
-    grid = np.linspace(0.0, 1.0, 21)
-    noise = [random_canvases.noise(oracle.num_spins, r) if again else np.eye(len(oracle.prob_S)) for r in grid]
-    step = [noise_SZ @ random_canvases.denoised(oracle.prob_S, r) for noise_SZ, r in zip(noise, grid, strict=True)]
-    first_S = random_canvases.denoising_law(oracle.prob_S, [1.0])
-
-    def cost(chosen: Sequence[int]) -> float:
-        law_S = first_S
-        for each in chosen:
-            law_S = law_S @ step[each]
-        return divergence(oracle.prob_S, law_S)
-
-    best: list[int] = []
-    while True:
-        yield cost(best), " ".join(f"{grid[each]:.2g}" for each in [len(grid) - 1, *best])
-        longer = [[*best[:i], each, *best[i:]] for i in range(len(best) + 1) for each in range(len(grid))]
-        best = min(longer, key=cost)
-        before = np.inf
-        while cost(best) < before - 1e-12:
-            before = cost(best)
-            for i in range(len(best)):
-                best = min(([*best[:i], each, *best[i + 1 :]] for each in range(len(grid))), key=cost)

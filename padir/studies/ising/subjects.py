@@ -17,15 +17,15 @@ from padir.studies.ising import (
     efficiency,
     experiments,
     pass_sizes,
-    random_canvases,
     separation,
     tensorisation,
+    transformers,
 )
-from padir.studies.ising.experiments import CanvasSizes, LearningSizes, Row, SamplingSizes, ScheduleSizes
+from padir.studies.ising.experiments import LearningSizes, Row, SamplingSizes, ScheduleSizes
 from padir.studies.ising.statement import Finding, Statement, check
 
 MOST_SPINS = 10  # checks have a limit of their own, too: `Statement.largest`
-_PARTS = (efficiency, tensorisation, separation, decoders, pass_sizes, random_canvases)
+_PARTS = (efficiency, tensorisation, separation, decoders, pass_sizes, transformers)
 STATEMENTS: tuple[Statement, ...] = tuple(statement for part in _PARTS for statement in part.STATEMENTS)
 
 
@@ -83,14 +83,13 @@ def to_row(finding: Finding) -> dict[str, Any]:
     }
 
 
-SUBJECTS = ("fig1", "fig2", "fig3", "schedules", "canvas", "theorems")
-_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "canvas": CanvasSizes, "theorems": None}
+SUBJECTS = ("fig1", "fig2", "fig3", "schedules", "theorems")
+_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "theorems": None}
 COLUMNS = {
     "fig1": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig2": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig3": ("sampler", "k", "coupling", "field", "exact", "mean", "standard_error", "arrived"),
     "schedules": ("model", "passes", "schedule", "kl", "sizes"),
-    "canvas": ("model", "decoder", "passes", "kl", "detail"),
     "theorems": ("statement", "source", "claim", "verdict", "smallest_margin", "num_spins", "margins"),
 }
 
@@ -105,8 +104,8 @@ def run(
       seed: seed of all random draws, 32 bits.
       output: NAME, a path without an ending; the files are NAME.json and, for figures, NAME.png. None writes no file.
       tell: receives a line of text for every row.
-      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), of `ScheduleSizes` (schedules), of
-        `CanvasSizes` (canvas), or `models`, `num_spins` and `only` (theorems); None keeps a default.
+      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), of `ScheduleSizes` (schedules), or
+        `models`, `num_spins` and `only` (theorems); None keeps a default.
 
     Returns:
       The content of NAME.json: the sizes, and "rows".
@@ -151,12 +150,6 @@ def _figure(
         about = {"bounds": experiments.schedule_bounds(sizes), "errors": experiments.phrase_errors(sizes.clique)}
         title = f"What parallel passes cost, by the sizes of the passes: {sizes.num_spins} spins in random order"
         draw = functools.partial(drawings.draw_schedules, rows=rows, title=title)
-    elif subject == "canvas":
-        sizes = CanvasSizes(**given)
-        rows = experiments.canvas_costs(sizes, progress)
-        about = {}
-        title = f"From masks and from random tokens, with exact conditionals: {sizes.num_spins} spins"
-        draw = functools.partial(drawings.draw_canvases, rows=rows, title=title)
     else:
         sizes = LearningSizes(**given)
         flat = subject == "fig1"

@@ -204,7 +204,6 @@ def corpus(tmp_path, monkeypatch):
             ["--num_steps", "2", "--set", "examples=1", "strategies=padir mask_predict", "passes=1,2"],
             {"steps", "reliability", "heat", "strategies", "strategies_by_step"},
         ),
-        ("schedule", ["--set", "passes=1,2"], {"nats_random", "nats_confident"}),
     ],
 )
 def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures, model_dir, corpus, tmp_path, capsys):
@@ -234,9 +233,11 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["refinement", "--set", "passes=0"], "passes must be at least 1"),
         (["refinement", "--set", "strategies=block_gibbs", "--num_steps", "1"], "behind a mask"),
         (["attention", "--set", "sentences=0"], "at least 1, got 0"),
-        (["schedule", "--set", "passes=4,33"], "passes must be in [1, 32], got 33"),
-        (["schedule", "--set", "strategies=padir"], "strategies applies only to refinement: leave it out of schedule"),
-        (["schedule", "--num_steps", "2"], "num_steps applies only to attention, dependency, refinement"),
+        (
+            ["attention", "--set", "strategies=padir"],
+            "strategies applies only to refinement",
+        ),
+        (["attention", "--set", "passes=4"], "passes applies only to refinement"),
         (["attention", "--num_drafts", "5"], "num_drafts applies only to refinement"),
     ],
 )

@@ -15,11 +15,11 @@ from padir.studies.ising import (
     efficiency,
     learning,
     pass_sizes,
-    random_canvases,
     separation,
     spin_models,
     statement,
     tensorisation,
+    transformers,
 )
 from padir.studies.ising.spin_models import Masks, adaptive_masks, block_sum, distribution, random_model, uniform_masks
 from padir.studies.ising.statement import Statement, check, order_margin
@@ -52,7 +52,7 @@ REAL = {name: getattr(chains, name) for name in ("block_dynamics", "poincare", "
 ARRAYS, INFORMATIONS, UNIFORM = learning.arrays, efficiency._informations, uniform_masks
 CONSTANT, K_GIBBS = tensorisation.constant, separation.counted_k_gibbs
 DEVIATION, TOTAL = tensorisation.deviation, separation.total_correlation
-CORRELATION, POSTERIOR = decoders.Oracle.correlation, random_canvases.posterior
+CORRELATION = decoders.Oracle.correlation
 
 
 def smaller_poincare(*args):
@@ -143,23 +143,9 @@ WRONG = [
     ("changing sizes", pass_sizes, "shrinking_bound", lambda curve, sizes: pass_sizes.between(curve, 1)),
     ("token and sequence", pass_sizes, "sequence_bound", lambda kl: kl / 2),
     ("phrases", pass_sizes, "affinity", lambda one_S, other_S: float(np.minimum(one_S, other_S).sum())),
-    (
-        "the floor of a mask",
-        random_canvases,
-        "total_correlation",
-        lambda prob_S: 0.9 * separation.total_correlation(prob_S),
-    ),
-    ("pure noise", random_canvases, "posterior", lambda prob_S, rate: POSTERIOR(prob_S, 0.9 * rate)),
-    (
-        "a canvas is worth a pass",
-        random_canvases,
-        "canvas_map",
-        lambda prob_S, canvases: np.full(len(prob_S), 1 / len(prob_S)),
-    ),
-    ("noise and denoise", random_canvases, "noisy_correlation", lambda *args: 0.0),
-    ("implementable, product", random_canvases, "attention", alone),
-    ("implementable, deterministic", random_canvases, "attention", alone),
-    ("trained updates", random_canvases, "trained", lambda prob_S, rate: random_canvases.conditionals(prob_S)),
+    ("implementable, product", transformers, "attention", alone),
+    ("implementable, deterministic", transformers, "attention", alone),
+    ("trained updates", transformers, "trained", lambda prob_S, rate: transformers.conditionals(prob_S)),
     ("finite samples", tensorisation, "deviation", lambda *args: 0.1 * DEVIATION(*args)),
     ("finite samples", tensorisation, "empirical_distance", lambda states, samples, delta: 0.3 / samples**0.5),
     ("finite samples", tensorisation, "upper_bound", lambda *args: 0.1),
