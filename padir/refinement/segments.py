@@ -115,8 +115,8 @@ def share_of(
 
 
 # A row key is folded with one of these numbers, so that the draws of one corruption, or of one step, are independent of
-# each other. PLACE is for the positions that a step chooses.
-CHOICE, NOISE, KIND, SHARE, VISIBLE, PLACE = range(6)
+# each other. PLACE is for the positions that a step chooses, TOKEN for the tokens that it samples.
+CHOICE, NOISE, KIND, SHARE, VISIBLE, PLACE, TOKEN = range(7)
 
 
 def sentence_keys(source_BS: Int[Array, "B S"], seed: int | Int[Array, ""]) -> Key[Array, " B"]:

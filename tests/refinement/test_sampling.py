@@ -11,6 +11,7 @@ from support.fakes import IDS, canvas, conditionals, distance, histogram, keys, 
 
 from padir.refinement import Mask, Uniform, draft, refine, write
 from padir.refinement.scores import Output, forbid
+from padir.refinement.segments import PLACE, choose, choose_share, random_pieces
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling, sample_tokens
 
 EOS, MASK = IDS.eos, IDS.mask
@@ -54,6 +55,20 @@ def test_the_joint_is_far_from_the_distributions_of_wrong_samplers():
 
 
 class TestSampleTokens:
+    def test_tokens_do_not_depend_on_the_positions_that_the_same_key_chooses(self):
+        """A strategy of one's own gives one key to all draws of a step; which positions are drawn says nothing."""
+        rows, segment_BL = keys(ROWS), jnp.ones((ROWS, 4), int)
+        everywhere_BL = segment_BL > 0
+        token_BL, _ = sample_tokens(rows, Output(jnp.zeros((ROWS, 4, 4))), segment_BL, 1.0)
+        for chosen_BL in (
+            choose_share(rows, everywhere_BL, segment_BL, 0.5),
+            choose_share(rows, everywhere_BL, segment_BL, 0.5, PLACE),
+            choose(rows, everywhere_BL, segment_BL, 2),
+            random_pieces(rows, segment_BL, IDS) % 2 == 0,
+        ):
+            share_V = jnp.bincount(token_BL[chosen_BL], length=4) / chosen_BL.sum()
+            assert_allclose(share_V, 0.25, atol=0.03)  # of 4,000 draws: 4 standard errors
+
     def test_temperature_0_is_the_argmax_and_forbidden_ids_are_never_drawn(self):
         logits_BLV = jnp.broadcast_to(jnp.array([1.0, 2.0, -jnp.inf]), (ROWS, 1, 3))
         segment_BL = jnp.ones((ROWS, 1), int)

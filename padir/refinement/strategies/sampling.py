@@ -22,6 +22,7 @@ from padir.refinement.protocols import Memoryless, Proposal, Stop
 from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import (
     PLACE,
+    TOKEN,
     Draws,
     Keys,
     choose,
@@ -34,9 +35,6 @@ from padir.refinement.segments import (
 )
 from padir.refinement.stop import Agreed, Never, NothingOpen, Repetition
 from padir.refinement.strategies.schedules import Schedule, still_masked
-
-# The key of a step is folded with one of these numbers, so that the choices of positions and tokens are independent.
-_TOKEN, _WHERE = range(2)
 
 
 def sample_tokens(
@@ -58,7 +56,7 @@ def sample_tokens(
         token_BL = key_B.tokens(logits_BLV, temperature, segment_BL > 0 if open_BL is None else open_BL)
         return token_BL, token_scores(logits_BLV, token_BL)
     draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
-    gumbel_BLV = draw(position_keys(key_B, segment_BL, _TOKEN))
+    gumbel_BLV = draw(position_keys(key_B, segment_BL, TOKEN))
     token_BL = (logits_BLV + temperature * gumbel_BLV).argmax(-1).astype(jnp.int32)
     return token_BL, token_scores(logits_BLV, token_BL)
 
@@ -103,7 +101,7 @@ class SundaeSampling(Memoryless):
         editable_BL, segment_BL = canvas.editable_BL, canvas.segment_BL
         count_BL = share_of(self.share, editable_BL, segment_BL)
         if self.order == "random":
-            chosen_BL = choose(key_B, editable_BL, segment_BL, count_BL, _WHERE)
+            chosen_BL = choose(key_B, editable_BL, segment_BL, count_BL, PLACE)
         else:
             chosen_BL = worst(canvas.score_BL, editable_BL, segment_BL, count_BL)
         chosen_BL |= editable_BL & (step == 0)
@@ -151,7 +149,7 @@ class BlockGibbs:
             among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, editable_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
         else:
-            next_BL = choose(key_B, editable_BL, segment_BL, self.block, _WHERE)
+            next_BL = choose(key_B, editable_BL, segment_BL, self.block, PLACE)
         whole_BL = count_in_segment(left_BL, segment_BL) == 0
         shown = remask(written, jnp.where(whole_BL, next_BL, left_BL))
         return Proposal(shown, write(written, left_BL, *output.best(masked_BL)), jnp.where(whole_BL, next_BL, memory))
@@ -309,7 +307,7 @@ class PathPlanning(Memoryless):
         count_BL = still_masked(self.schedule, count_in_segment(editable_BL, segment_BL), step + 1, num_steps)
         among_BL = editable_BL if self.eta else was_masked_BL
         if self.judges == "random":
-            masked_BL = choose(key_B, among_BL, segment_BL, count_BL, _WHERE)
+            masked_BL = choose(key_B, among_BL, segment_BL, count_BL, PLACE)
         else:
             judged_BL = token_scores(output.logits_BLV, canvas.tokens_BL) if self.judges == "written" else score_BL
             scores_BL = jnp.where(was_masked_BL, score_BL, self.eta * judged_BL)
