@@ -95,6 +95,8 @@ _ROWS = (
     ),
 )
 OPTIONS = {option.name: option for option in _ROWS}
+LENGTHS = ("num_lengths", "length_window", "length_min_p")
+"""The options that say which lengths are tried; with their defaults, it is one."""
 
 
 def choosing(names: Iterable[str]) -> dict[Mode, str]:

@@ -6,7 +6,7 @@
    the mark, and the mark, are its prefix.
 4. The spans go back in place of their marks. Spans that are lost all the same get their places by word alignment.
 
-Throughout, the result of a text that is translated is the first of its candidates.
+Here `result.candidates[0]` has the result's text; `passes` of the result alone counts all rounds.
 """
 
 from __future__ import annotations

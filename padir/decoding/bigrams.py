@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from padir.errors import PadirError
+from padir.readout.prefix_beam import FNV_PRIME
 from padir.storage.arrays import load_arrays, save_arrays
 from padir.storage.manifest import Manifest
 from padir.text.ids import PADDING
@@ -36,7 +37,6 @@ _DISCOUNT = 0.75  # of a seen bigram's count
 _COLUMNS = 0xFFFE  # a key has 16 bits for each piece; this number is for all pieces without a bigram
 _NO_KEY = np.uint32(0xFFFFFFFF)
 _BITS = 22  # of the bitmap of known words, in which one of some hundred unknown words seems known
-_PRIME = 16_777_619  # of the FNV hash
 _LETTERS = re.compile(r"[^\W\d_]+")
 _ARRAYS = dict.fromkeys(("previous_N", "next_N", "count_N", "before_V", "after_V"), np.int32) | {"word_W": np.uint32}
 _REMEDY = "make a model with one by `padir bigrams`"
@@ -253,7 +253,7 @@ class Spelling:
             ends_V[i] = not runs or runs[0].span() != (0, len(text))
             if runs and runs[0].start() == 0:
                 lead_V[i] = _hash(runs[0][0])
-                factor_V[i] = pow(_PRIME, len(runs[0][0]), 1 << 32)
+                factor_V[i] = pow(FNV_PRIME, len(runs[0][0]), 1 << 32)
             if ends_V[i] and runs and runs[-1].end() == len(text):
                 tail_V[i] = _hash(runs[-1][0])
         return Spelling(*map(jnp.asarray, (lead_V, factor_V, ends_V, tail_V)))
@@ -293,7 +293,7 @@ def all_known(known: np.ndarray, text: str, source: str) -> bool:
 
 
 def _hash(letters: str) -> int:
-    return functools.reduce(lambda value, letter: (value * _PRIME + ord(letter)) % (1 << 32), letters, 0)
+    return functools.reduce(lambda value, letter: (value * FNV_PRIME + ord(letter)) % (1 << 32), letters, 0)
 
 
 @flax.struct.dataclass

@@ -10,6 +10,7 @@ import numpy as np
 from padir.decoding.bigrams import all_known
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.options import Decoding
+from padir.decoding.reading import best_of, by_rank
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.translation import text_of
@@ -42,7 +43,7 @@ class Fallback:
     def write(self, sources: Sequence[SourceSentence]) -> Written:
         """Writes hypotheses by the first writer, then some by the second."""
         written = self.first.write(sources)
-        best = [max(own, key=lambda each: each.order) for own in written.hypotheses]
+        best = [self._best(*each) for each in zip(sources, written.hypotheses, strict=True)]
         again = [b for b, source in enumerate(sources) if self._falls_back(source, best[b])]
         if not again:
             return written
@@ -51,6 +52,11 @@ class Fallback:
         for b, own in zip(again, rewritten.hypotheses, strict=True):
             hypotheses[b] = [each._replace(passes=each.passes + best[b].passes, fell_back=True) for each in own]
         return written._replace(hypotheses=hypotheses)
+
+    def _best(self, source: SourceSentence, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+        """The hypothesis that is read if nothing is written again."""
+        ranked = by_rank([each.order for each in hypotheses])
+        return hypotheses[best_of(self.tokenizer, source.text, hypotheses, ranked)]
 
     def _falls_back(self, source: SourceSentence, best: Hypothesis) -> bool:
         if source.template is not None or source.target_length is not None:
@@ -69,8 +75,6 @@ def with_fallback(refiner: Refiner) -> Writer:
     if known is None:
         what = "fusion's fallback needs a list of words, and languages without spaces have none"
         raise PadirError(what, remedy="leave the fallback out")
-    greedy = Decoding(
-        beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size, seed=decoding.seed
-    )
+    greedy = Decoding(beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size)
     searcher = Searcher(loaded.side("causal"), greedy, refiner.shapes)
     return Fallback(refiner, searcher, loaded.tokenizer, np.asarray(known))

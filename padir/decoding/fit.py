@@ -25,6 +25,7 @@ from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
 from padir.options import MODES, OPTIONS, Mode, foreign
 from padir.pretrained import PRETRAINED
+from padir.readout.protocols import Readout
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import check_strategy
 from padir.text.spans import KINDS
@@ -182,17 +183,7 @@ def _resolve_refining(
         decoding = decoding.without("length_min_p")  # the most likely length is always tried
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
-    for name, most in config.readout_rules.limits.items():
-        value = getattr(decoding, name)
-        if value > most:
-            if name == config.readout_rules.several:
-                remedy = "lower it"
-            elif name in ("num_lengths", "prefix_beam"):
-                remedy = f"set {config.readout_rules.several} for several hypotheses"
-            else:
-                remedy = "leave it out"
-            expected = "False" if most is False else f"at most {most}"  # an option of type bool is limited to False
-            raise PadirError(name, f"{expected} for a {config.readout_rules.name} model", value, remedy)
+    _check_limits(decoding, config.readout_rules)
     if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
         remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
@@ -200,6 +191,9 @@ def _resolve_refining(
     if decoding.prefix_beam == 1 and not config.geometry.is_sentence and not falls_back:
         decoding = decoding.without("fusion")  # the argmax does not read it
     check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
+    if decoding.fusion is not None and "rejecter" in getattr(strategy, "needs", ()):
+        remedy = "leave fusion out, or take another strategy"
+        raise PadirError("the rejecter judges the model's own predictions, which fusion replaces", remedy=remedy)
     if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
         decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
     if falls_back and not config.dual:
@@ -214,10 +208,22 @@ def _resolve_refining(
     return decoding
 
 
+def _check_limits(decoding: Decoding, readout: Readout) -> None:
+    """Refuses values of options that the readout has no use for."""
+    for name in readout.off:
+        if getattr(decoding, name):
+            raise PadirError(name, f"False for a {readout.name} model", True, "leave it out")
+    for name, most in readout.limits.items():
+        if getattr(decoding, name) > most:
+            remedy = "lower it" if name == readout.several else "leave it out"
+            if name != readout.several and name in ("num_lengths", "prefix_beam"):
+                remedy = f"set {readout.several} for several hypotheses"
+            raise PadirError(name, f"at most {most} for a {readout.name} model", getattr(decoding, name), remedy)
+
+
 def filled(decoding: Decoding, config: ModelConfig, own_corruption: Corruption, own_strategy: Strategy) -> Decoding:
-    """Replaces None: canvas and strategy by the model's own, options that the readout leaves no choice by False."""
-    limits = config.readout_rules.limits
-    off = [name for name, most in limits.items() if most is False and getattr(decoding, name) is None]
+    """Replaces None: canvas and strategy by the model's own, options that the readout keeps off by False."""
+    off = [name for name in config.readout_rules.off if getattr(decoding, name) is None]
     return dataclasses.replace(
         decoding,
         strategy=decoding.strategy or own_strategy,

@@ -34,9 +34,6 @@ class Hypothesis(NamedTuple):
       tokens: target ids without EOS, after repeated ones were dropped.
       score: the writer's own score; higher is better. It may be NaN if the sentence has no other hypothesis.
       rank: orders the hypotheses of a sentence where no rule does, highest first; None for the score.
-      log_prob: sum of the log-probabilities of the tokens that count.
-      counted: number of these tokens, and of those that a template fixes, which have no log-probability. A writer whose
-        length decides where EOS stands does not count EOS.
       passes: decoder passes that the hypothesis took.
       oscillated: True if the strategy ended it because it oscillated between two canvases.
       fell_back: True if another writer had left an unknown word in the sentence (`padir.decoding.fallback`).
@@ -50,8 +47,6 @@ class Hypothesis(NamedTuple):
 
     tokens: list[int]
     score: float
-    log_prob: float
-    counted: int
     passes: int
     oscillated: bool = False
     fell_back: bool = False

@@ -72,6 +72,8 @@ class LoadedModel:
     @functools.cached_property
     def converted(self) -> Any:
         """The parameters as programs of decoding read them (`in_model_dtype`), converted once, not in every batch."""
+        if self.origin is not None and self.card.config.causal and not self.origin.card.config.causal:
+            return self.origin.side("refine", self.precision).converted  # both sides of a dual model share one copy
         return in_model_dtype(self.card.config, self.params)
 
     @functools.cached_property
@@ -121,6 +123,8 @@ class LoadedModel:
         precision = precision or self.precision
         if self.origin is not None:
             return self.origin.side(mode, precision)
+        if mode == "refine" and self.card.config.causal:
+            raise PadirError("an autoregressive model has no side that refines")
         key = mode, precision  # of the model itself
         if key not in self._sides:
             if mode == "causal" and not self.card.config.causal:  # the autoregressive side of a dual model

@@ -192,8 +192,8 @@ class Decoding:
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values; a mode that the changes name or imply is the new one, as is mode=None.
 
-        A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too. So does a
-        change to the mode "causal" with `num_drafts`, if it samples nothing: drafts are no samples.
+        A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too. A change to
+        the mode "causal" without a temperature unsets `num_drafts`, because greedy and beam search draw no samples.
 
         Raises:
           PadirError: there is no such option, or the changes belong to different modes.

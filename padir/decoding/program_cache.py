@@ -106,4 +106,4 @@ def mappings() -> tuple[int, int] | None:
 
 
 PROGRAMS = ProgramCache(mappings)
-"""The programs of decoding, except those of `Translator.steps`; `LoadedModel.on_devices` makes room for them."""
+"""The programs whose number grows with the shapes of batches; `LoadedModel.on_devices` makes room for them."""

@@ -19,6 +19,7 @@ from padir.decoding.translation import StepTrace, Translation, broken, clean, te
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
 from padir.text.ids import UNK, Ids
+from padir.text.tokenizer import Tokenizer
 
 
 def best_translations(
@@ -115,6 +116,17 @@ def _ranked(
     return ranked
 
 
+def by_rank(ranks: Sequence[float]) -> list[int]:
+    """The numbers of hypotheses by falling rank; of equal ones, the first comes first."""
+    return sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
+
+
+def best_of(tokenizer: Tokenizer, source: str, hypotheses: Sequence[Hypothesis], ranked: Sequence[int]) -> int:
+    """The number of the hypothesis that a sentence gets: the first of `ranked` without broken characters, if any."""
+    whole = (n for n in ranked if not broken(tokenizer.decode(hypotheses[n].tokens, source), source))
+    return next(whole, ranked[0])
+
+
 def _best(
     loaded: LoadedModel,
     source: SourceSentence,
@@ -126,13 +138,12 @@ def _best(
     number: int,
 ) -> Translation:
     """The translation of one sentence, with up to `n_best` candidates of different texts, by falling rank."""
-    ranked = sorted(range(len(hypotheses)), key=ranks.__getitem__, reverse=True)
+    ranked = by_rank(ranks)
 
     def translation(n: int) -> Translation:
         return _translation(loaded, source, hypotheses[n], score=scores[n], number=number)
 
-    whole = (each for each in map(translation, ranked) if not each.broken)
-    best = next(whole, None) or translation(ranked[0])
+    best = translation(best_of(loaded.tokenizer, source.text, hypotheses, ranked))
     if not n_best:
         return best
     listed = {best.text: best}

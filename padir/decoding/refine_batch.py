@@ -77,7 +77,7 @@ class Drafts(NamedTuple):
     trace_TRL: tuple[Any, Any] | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RefineOptions:
     """The static options of `refine_drafts`; different values compile different programs.
 

@@ -172,7 +172,10 @@ class Refiner:
     def _hypothesis(self, drafts: Drafts, row: int, repeats: frozenset[int]) -> Hypothesis:
         """A row of the drafts; `repeats` are the ids that may stand beside themselves."""
         log_prob = float(drafts.log_prob_R[row])
+        # Fixed tokens count, though they have no log-probability; EOS stands where the length says and does not.
         counted = int(drafts.editable_RL[row].sum())
+        rule = self.decoding.ranker  # the score of a sentence's only hypothesis is divided as the rule would
+        power = getattr(rule, "length_normalization", self.decoding.length_normalization)
         whole = self._sentence_of(drafts.tokens_RL[row], drafts.editable_RL[row])
         tokens = whole
         if drops := self.decoding.drops_repeats:
@@ -184,9 +187,7 @@ class Refiner:
             trace = tokens_TL, scores_TL
         return Hypothesis(
             tokens=tokens,
-            score=length_normalised(log_prob, counted, self.decoding.length_normalization),
-            log_prob=log_prob,
-            counted=counted,
+            score=length_normalised(log_prob, counted, power),
             passes=int(drafts.passes_R[row]),
             oscillated=bool(drafts.oscillated_R[row]),
             whole=whole if drops else None,
@@ -199,7 +200,7 @@ class Refiner:
             self.loaded.card.config.geometry.collapse_mask(tokens_L, editable_L, self.loaded.model.ids)
         ].tolist()
 
-    def text_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
+    def canvas_text(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
         """The text of a canvas, without repeated tokens if the options drop them."""
         tokens = self._sentence_of(tokens_L, editable_L)
         if self.decoding.drops_repeats:

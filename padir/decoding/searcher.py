@@ -67,11 +67,9 @@ class Searcher:
                 fused=decoding.fusion and decoding.fusion.over(loaded.table, "causal", kept_v),
                 prefix_BL=prefix_BL,
             )
-        arrays = found.tokens_BNL, found.length_BN, found.log_prob_BN, score_BN, passes_B
-        tokens_BNL, length_BN, log_prob_BN, score_BN, passes_B = on_host(arrays)
+        tokens_BNL, length_BN, score_BN, passes_B = on_host((found.tokens_BNL, found.length_BN, score_BN, passes_B))
         hypotheses = [
-            _finished(tokens_BNL[b], length_BN[b], log_prob_BN[b], score_BN[b], int(passes_B[b]))
-            for b in range(len(sources))
+            _finished(tokens_BNL[b], length_BN[b], score_BN[b], int(passes_B[b])) for b in range(len(sources))
         ]
         return Written(hypotheses, searched=decoding.search.size)
 
@@ -94,9 +92,7 @@ class Searcher:
         return limits, longest
 
 
-def _finished(
-    tokens_NL: np.ndarray, length_N: np.ndarray, log_prob_N: np.ndarray, score_N: np.ndarray, passes: int
-) -> list[Hypothesis]:
+def _finished(tokens_NL: np.ndarray, length_N: np.ndarray, score_N: np.ndarray, passes: int) -> list[Hypothesis]:
     """The finished rows of a sentence."""
     rows = np.flatnonzero(np.isfinite(score_N))
     if not rows.size:
@@ -105,8 +101,6 @@ def _finished(
         Hypothesis(
             tokens=tokens_NL[n, : length_N[n] - 1].tolist(),
             score=float(score_N[n]),
-            log_prob=float(log_prob_N[n]),
-            counted=int(length_N[n]),
             passes=passes,
         )
         for n in rows

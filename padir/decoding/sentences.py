@@ -36,6 +36,7 @@ from padir.decoding.translation import EMPTY_LINE, Translation
 from padir.decoding.writer import MakeWriter, Shapes, Writer, Written
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
+from padir.models.transformer import Transformer
 from padir.text.ids import sorted_batches
 from padir.text.tokenizer import Tokenizer
 
@@ -105,6 +106,11 @@ def one_ahead(function: Callable[[Item], Result], items: Sequence[Item]) -> Iter
         pool.shutdown(cancel_futures=True)
 
 
+def _of_cut_source(translation: Translation) -> Translation:
+    candidates = translation.candidates and tuple(map(_of_cut_source, translation.candidates))
+    return dataclasses.replace(translation, truncated=True, candidates=candidates)
+
+
 def _once(make: Callable[[], Result]) -> Callable[[], Result]:
     """A function that calls `make` once, also if several threads call it."""
     lock, cached = threading.Lock(), functools.cache(make)
@@ -125,15 +131,13 @@ class SentenceTranslator:
     """A loaded model that translates sentences; if its parameters lie on several devices, the devices share each batch.
 
     Attributes:
+      loaded: the model itself, with its parameters, card and tokenizer.
       decoding: the model's own options.
       bigrams: the model's table of bigrams; None for none.
       shapes: shapes that batches are padded to.
     """
 
     def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer, bigrams: Bigrams | None = None):
-        self.params = params
-        self.card = card
-        self.tokenizer = tokenizer
         self.decoding = default_decoding(card)
         if self.decoding.fusion is not None and bigrams is None:
             _log.warning("the model's card asks for fusion, but the model has no table of bigrams: it is left out")
@@ -141,10 +145,25 @@ class SentenceTranslator:
         self.bigrams = bigrams
         table = None if bigrams is None else _once(functools.partial(bigrams.on_device, tokenizer))
         self.loaded = LoadedModel(params, card, tokenizer, table)
-        self.model = self.loaded.model
         self.shapes = Shapes()
         self._make_writer: MakeWriter = make_writer
         self._map: MapBatches | None = None
+
+    @property
+    def params(self) -> Any:
+        return self.loaded.params
+
+    @property
+    def card(self) -> ModelCard:
+        return self.loaded.card
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.loaded.tokenizer
+
+    @property
+    def model(self) -> Transformer:
+        return self.loaded.model
 
     def with_writer(self: Own, make: MakeWriter, at_once: MapBatches | None = None) -> Own:
         """Gives this translator with another engine.
@@ -204,7 +223,7 @@ class SentenceTranslator:
         made = at_once(run, [[sources[i] for i in places] for places in batches])
         for places, translations in zip(batches, made, strict=True):
             for i, translation in zip(places, translations, strict=True):
-                results[i] = dataclasses.replace(translation, truncated=i in truncated)
+                results[i] = _of_cut_source(translation) if i in truncated else translation
             request.progress(len(places))
         if empty := len(sentences) - sum(map(len, batches)):
             request.progress(empty)
@@ -268,4 +287,8 @@ class SentenceTranslator:
         if decoding.fusion is not None and self.bigrams is None:
             what = "fusion needs a table of bigrams, and the model has none"
             raise PadirError(what, remedy="make a model with one (`padir bigrams`), or leave fusion out")
-        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
+        resolved = resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
+        if resolved.fusion is None and decoding.fusion not in (None, self.decoding.fusion):
+            what = "fusion is for refining, for a prefix_beam above 1 and for greedy search (beam=1)"
+            raise PadirError(what, remedy="leave it out, or choose one of these")
+        return resolved

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from padir.decoding.fit import filled, mode_of, modes_of
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, one_step, warm_up
 from padir.metrics.scores import Score
-from padir.options import foreign
+from padir.options import LENGTHS, foreign
 from padir.translator import Translator
 
 
@@ -20,7 +20,7 @@ class Row:
 
     Attributes:
       model: name of the model in the table, with its precision and a dual model's mode if the options name them.
-      decoding: decoding options, with the model's own strategy and canvas filled in.
+      decoding: decoding options as the model resolves them; as they are given, if it refuses them.
       oracle_lengths: True if sentences got the lengths of their references.
       evaluation, note: None, with the reason, if the model cannot decode with these options.
       causal: True if the model is autoregressive.
@@ -71,10 +71,10 @@ def evaluate_all(
     tried = [list(ways(translator, decodings_for(translator, decodings), oracle_lengths)) for _, translator in models]
     for (name, translator), own_ways in zip(models, alike(models, tried), strict=True):
         model = _Model(name, translator, test_set, metrics)
-        own: list[Row] = []
-        for decoding, oracle in own_ways:
-            own.append(model.row(decoding, oracle))
-            progress(own[-1])
+        own: dict[tuple[Decoding, bool], Row] = {}
+        for way in own_ways:
+            own[way] = model.row(*way)
+            progress(own[way])
         rows += _with_gaps(own)
     if all(row.evaluation is None for row in rows):
         raise PadirError(rows[0].note)
@@ -147,7 +147,7 @@ def named(model: str, translator: Translator, decoding: Decoding) -> str:
 
 def _one_length(decoding: Decoding) -> Decoding:
     """Decoding options for the one length that the reference has."""
-    return decoding.without("num_lengths", "length_window", "length_min_p")
+    return decoding.without(*LENGTHS)
 
 
 class _Model:
@@ -171,6 +171,7 @@ class _Model:
         weights = str(translator.card.weights)
         row = Row(name, decoding, oracle, None, causal=not refines, weights=weights)
         try:
+            row = dataclasses.replace(row, decoding=translator.resolved(decoding))
             if programs not in self.compiled:
                 warm_up(translator, test_set, decoding, oracle_lengths=oracle)
                 self.compiled.add(programs)
@@ -183,14 +184,13 @@ class _Model:
         return dataclasses.replace(row, evaluation=dataclasses.replace(evaluation, scores=scores))
 
 
-def _with_gaps(rows: list[Row]) -> list[Row]:
+def _with_gaps(rows: Mapping[tuple[Decoding, bool], Row]) -> list[Row]:
     """Add to each row of one model its gap in BLEU to the row with the references' lengths."""
-    oracle = {row.decoding: row.evaluation for row in rows if row.oracle_lengths and row.evaluation}
     result = []
-    for row in rows:
-        given = oracle.get(_one_length(row.decoding))
-        if row.evaluation and given and not row.oracle_lengths:
-            gap = Score("oracle_gap", given.metrics["bleu"] - row.evaluation.metrics["bleu"], "in:bleu")
+    for (decoding, oracle), row in rows.items():
+        given = rows.get((_one_length(decoding), True))
+        if row.evaluation and given and given.evaluation and not oracle:
+            gap = Score("oracle_gap", given.evaluation.metrics["bleu"] - row.evaluation.metrics["bleu"], "in:bleu")
             scores = row.evaluation.scores | {gap.name: gap}
             row = dataclasses.replace(row, evaluation=dataclasses.replace(row.evaluation, scores=scores))
         result.append(row)

@@ -114,9 +114,8 @@ class CTranslate2Engine:
     def hypothesis(self, result: Any, limit: int) -> Hypothesis:
         """One of CTranslate2's results; tokens beyond the limit, EOS included, are left out."""
         tokens = [int(word) for word in result.hypotheses[0]][: limit - 1]
-        length = len(tokens) + 1
         score = result.scores[0] if result.scores else float("nan")
-        return Hypothesis(tokens, score, log_prob=score, counted=length, passes=length)
+        return Hypothesis(tokens, score, passes=len(tokens) + 1)
 
 
 @dataclasses.dataclass(frozen=True)

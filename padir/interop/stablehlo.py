@@ -107,7 +107,7 @@ def _refine(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Call
     """The function that refines drafts and reads targets out of them."""
     model = loaded.model
     assert decoding.strategy is not None and decoding.canvas is not None
-    options = RefineOptions(target_length, decoding.strategy, decoding.canvas)
+    options = RefineOptions(max_target_length=target_length, strategy=decoding.strategy, corruption=decoding.canvas)
     repeat_V = np.ones(model.ids.num_embeddings, bool)  # ids that stay when they equal their left neighbour
     if decoding.drops_repeats:
         repeat_V = np.isin(np.arange(repeat_V.size), [*loaded.tokenizer.copied])

@@ -201,7 +201,8 @@ CTC = Readout(
     excludes=("decontextualised", "rejecter"),
     several="prefix_beam",
     # The work of prefix beam search grows with the square of the sentences that it keeps.
-    limits={"num_lengths": 1, "length_window": False, "length_min_p": 0, "prefix_beam": 64, "drop_repeats": False},
+    limits={"num_lengths": 1, "length_min_p": 0, "prefix_beam": 64},
+    off=("length_window", "drop_repeats"),
 )
 
 

@@ -165,7 +165,8 @@ class Readout:
       strategy: the strategy that models are decoded with by default, if their objective names none.
       excludes: options of `ModelConfig` that must be unset.
       several: the option of `Decoding` that says how many hypotheses a draft has.
-      limits: the largest values of options of `Decoding` that the canvas leaves a choice.
+      limits: the largest values of options of `Decoding` that this readout limits.
+      off: options of `Decoding` that must be False.
     """
 
     name: str
@@ -176,3 +177,4 @@ class Readout:
     excludes: tuple[str, ...] = ()
     several: str = "num_lengths"
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    off: tuple[str, ...] = ()

@@ -76,7 +76,6 @@ class Refined:
       tokens_TBL, scores_TBL: the tokens and scores after each step, [traced_steps + 1, B, L]; None without
         `traced_steps`. Entry 0 is the draft, and a row that is done repeats its last tokens. Scores are NaN where
         nothing was written: at masked positions, EOS and padding.
-      memory: the strategy's memory after the last step.
     """
 
     canvas: Canvas
@@ -84,7 +83,6 @@ class Refined:
     cycled_B: Bool[Array, " B"]
     tokens_TBL: Int[Array, "T B L"] | None = None
     scores_TBL: Float[Array, "T B L"] | None = None
-    memory: PyTree = None
 
     @property
     def tokens_BL(self) -> Int[Array, "B L"]:
@@ -159,7 +157,7 @@ def refine(
     )
     _refuse_failures(state)
     tokens_TBL, scores_TBL = (None, None) if traced is None else traced
-    return Refined(state.canvas, state.passes_B, state.cycled_B, tokens_TBL, scores_TBL, state.memory)
+    return Refined(state.canvas, state.passes_B, state.cycled_B, tokens_TBL, scores_TBL)
 
 
 def steps(

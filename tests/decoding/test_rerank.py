@@ -13,7 +13,7 @@ from padir.decoding.ranker import CausalScore, MinimumBayesRisk, Rescore, length
 
 
 def hypothesis(text):
-    return Hypothesis([], score=0.0, log_prob=0.0, counted=0, passes=1, text=text)
+    return Hypothesis([], score=0.0, passes=1, text=text)
 
 
 SHORT = hypothesis("a b")

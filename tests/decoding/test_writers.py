@@ -38,7 +38,7 @@ class Rotated:
     def write(self, sources):
         def hypothesis(tokens, n):
             turned = [*tokens[n:], *tokens[:n]]
-            return Hypothesis(turned, score=-n / 4, log_prob=-1.0 - n, counted=len(tokens), passes=1)
+            return Hypothesis(turned, score=-n / 4, passes=1)
 
         words = [source.tokens[1:-1] for source in sources]  # without [LENGTH] and EOS
         return Written([[hypothesis(own, n) for n in range(min(3, len(own)))] for own in words])
@@ -274,7 +274,7 @@ def test_each_side_of_a_model_is_made_once(tokenizer, precision):
     assert loaded.side("causal") is loaded.side("causal", "float32")
 
 
-GOOD = Hypothesis([5, 6], score=-1.0, log_prob=-2.0, counted=2, passes=1)
+GOOD = Hypothesis([5, 6], score=-1.0, passes=1)
 BAD = GOOD._replace(score=-2.0)
 
 

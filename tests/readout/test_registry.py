@@ -56,7 +56,8 @@ FILLED = dataclasses.replace(
     name="filled",
     geometry=FilledGeometry(),
     stage_loss=FilledLoss(FilledGeometry()),
-    limits={"num_lengths": 1, "length_window": False, "length_min_p": 0, "prefix_beam": 64},
+    limits={"num_lengths": 1, "length_min_p": 0, "prefix_beam": 64},
+    off=("length_window",),
 )
 FOREIGN = f"{__name__}:FILLED"
 
@@ -111,7 +112,7 @@ class TestContract:
         assert isinstance(readout.stage_loss, StageLoss)
         assert readout.head is None or isinstance(readout.head, PositionHead)
         assert all(getattr(ModelConfig, option) is False for option in readout.excludes)
-        assert hasattr(Decoding(), readout.several) and all(hasattr(Decoding(), option) for option in readout.limits)
+        assert all(hasattr(Decoding(), option) for option in (readout.several, *readout.limits, *readout.off))
         assert hash(readout.geometry) == hash(dataclasses.replace(readout.geometry))
 
     def test_the_longest_source_has_a_canvas_that_fits_the_model(self, name):

@@ -231,7 +231,12 @@ class RefinementModel(BaseTransformerModel):
                 num_steps=decoding.num_steps,
                 seed=decoding.seed,
             ),
-            RefineOptions(most, decoding.strategy, decoding.canvas, rows_together(most, jax.default_backend())),
+            RefineOptions(
+                max_target_length=most,
+                strategy=decoding.strategy,
+                corruption=decoding.canvas,
+                rows_at_once=rows_together(most, jax.default_backend()),
+            ),
         )
         row_B, score_B = self._best(drafts, *length_BN.shape)
         copied_V = jnp.asarray(self._copied_V)

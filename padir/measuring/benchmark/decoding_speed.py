@@ -23,6 +23,7 @@ from padir.measuring.benchmark.timed_batches import TimedBatch
 from padir.measuring.benchmark.timing import Ratio, Timed, interleave
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.params import count_parameters
+from padir.options import LENGTHS
 from padir.translator import Translator
 
 
@@ -142,10 +143,7 @@ def systems(
 
 
 def _drafts_of_one_length(decoding: Decoding) -> Decoding:
-    return dataclasses.replace(
-        decoding.without("num_lengths", "length_window", "length_min_p"),
-        num_drafts=decoding.num_candidates,
-    )
+    return dataclasses.replace(decoding.without(*LENGTHS), num_drafts=decoding.num_candidates)
 
 
 def measure(

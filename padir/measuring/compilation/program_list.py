@@ -152,7 +152,9 @@ class _Programs:
         model = self.model
         decoding = self.decoding
         assert decoding.strategy is not None and decoding.canvas is not None
-        options = refine_batch.RefineOptions(self._longest(shape), decoding.strategy, decoding.canvas)
+        options = refine_batch.RefineOptions(
+            max_target_length=self._longest(shape), strategy=decoding.strategy, corruption=decoding.canvas
+        )
 
         def memory(params, source_BS):
             encoded, cross_kv = encoding.encode(model, params, source_BS)

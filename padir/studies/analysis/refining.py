@@ -139,7 +139,7 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
             return "wrong"
-        text = refiner.text_of(tokens_L, np.ones(len(tokens_L), bool), test_set.sources[number])
+        text = refiner.canvas_text(tokens_L, np.ones(len(tokens_L), bool), test_set.sources[number])
         if (number, text) not in verdicts:
             verdicts[number, text] = judge(test_set.sources[number], text)
         return verdicts[number, text]
