@@ -1,6 +1,6 @@
-"""Pages of the site that are made when it is built: commands, API, tables, the model in the browser. A hook of mkdocs.
+"""Pages of the site that are made when it is built: commands, API, the model in the browser. A hook of mkdocs.
 
-Nothing here is committed: each page is made of the parsers, the gin files, the docstrings or results/*.md. The tables
+Nothing here is committed: each page is made of the parsers, the gin files or the docstrings. The tables
 within pages are committed (`fill_tables.py`).
 """
 
@@ -38,7 +38,6 @@ def on_files(files: Files, config: Any) -> Files:
         "index.md": from_root("README.md"),
         "changelog.md": from_root("CHANGELOG.md"),
         "contributing.md": from_root("CONTRIBUTING.md"),
-        "speed_tables.md": speed_tables(),
     }
     made |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name, _ in packages()}
     for name, content in made.items():
@@ -179,18 +178,3 @@ def api() -> str:
 
 
 MADE = {"commands": commands, "configs": configs, "api": api}
-
-
-# Measurements
-
-
-def speed_tables() -> str:
-    """The page with all tables of `padir benchmark`, and their plots."""
-    text = "# Tables of speed\n\nEach is the output of one call of `padir benchmark` in [`scripts/speed.sh`]"
-    text += f"({GITHUB}scripts/speed.sh), on 2 cores of an AMD EPYC;\n"
-    text += 'those of "modes" ran on an Intel Xeon, those of "gpu" on a GPU (`scripts/speed_gpu.sh`).\n'
-    for path in sorted((ROOT / "results").glob("speed_*.md")):
-        text += f"\n## {path.stem.removeprefix('speed_').replace('_', ' ')}\n\n{path.read_text()}"
-        if path.with_suffix(".png").exists():
-            text += f"\n![Quality over speed: {path.stem}](results/{path.stem}.png)\n"
-    return text

@@ -148,7 +148,7 @@ def _ways(results: Path) -> dict[str, dict[tuple[str, int], Row]]:
     for name, found in zip(names, _read(results, *names), strict=True):
         pieces = name.split("_")[1]
         for row in found["rows"]:
-            if _several(row) > 5:  # a choice of 20, which the page has left: a table of bigrams takes less time
+            if _several(row) > 5:  # a choice of 20: a table of bigrams takes less time
                 continue
             best, place = ways.setdefault(_way(row), {}), (pieces, row["batch_size"])
             best[place] = min(best.get(place, row), row, key=_p50)
@@ -167,9 +167,9 @@ def _way(row: Row) -> str:
 
 
 def shapes(name: str, results: Path = RESULTS) -> str:
-    """Format the table of deep encoders and shallow decoders of results/speed_shapes_NAME.json in Markdown."""
-    rows = _rows(results, f"shapes_{name}")
-    own = {(row["model"].split(",")[0], _precision(row)): row for row in filter(_searches, rows)}
+    """Format the rows in int8 of deep encoders and shallow decoders, of results/speed_shapes_NAME.json."""
+    rows = [row for row in _rows(results, f"shapes_{name}") if _precision(row) == "int8"]
+    own = {row["model"].removesuffix(", int8"): row for row in filter(_searches, rows)}
     peers = sorted(filter(_is_peer, rows), key=_p50)
     best: dict[str, Row] = {}
     for row in peers:
@@ -180,7 +180,7 @@ def shapes(name: str, results: Path = RESULTS) -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in shown:
-        against = [*(own[name, _precision(row)] for name in ("ar_6_6", "ar_6_2", "ar_12_1")), peers[0]]
+        against = [*(own[name] for name in ("ar_6_6", "ar_6_2", "ar_12_1")), peers[0]]
         cells = ["-" if row is other else _times_as_fast(row, other) for other in against]
         lines.append(f"| {row['model']} | {row['num_steps'] or 'one per token'} | {_ms(row)} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -73,7 +73,7 @@ class EntropyBound(Memoryless):
     Attributes:
       gamma: the bound in nats, at least 0; with 0 a step writes one position, or several if their entropies are 0.
         Label smoothing of 0.1 over 8,000 ids leaves 1.2 nats at each position, even where the model is certain: take a
-        larger gamma for such a model (docs/findings.md).
+        larger gamma for such a model (docs/results.md).
     """
 
     gamma: Annotated[float, partial(checks.at_least, 0)] = 0.5
