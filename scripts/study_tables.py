@@ -1,4 +1,4 @@
-"""Tables of the studies' pages, of the results in docs/analysis, docs/ising and results (`fill_tables.py`)."""
+"""Tables of docs/theory.md, of the results in docs/analysis and docs/ising (`fill_tables.py`)."""
 
 import functools
 import json
@@ -55,7 +55,7 @@ def dependency(metric: str) -> str:
     """Table of one metric for every measure of dependency and every group of pairs."""
     found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
     rows = [[label, *(interval(found[group, name], metric) for group in GROUPS)] for name, label in LABELS.items()]
-    titles = {"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}
+    titles = {"auc": "AUC", "auc_within": "AUC within a sentence"}
     return markdown([titles[metric], *GROUPS], rows)
 
 
@@ -153,21 +153,6 @@ def pass_costs() -> str:
     return markdown(["model", "T", "best sizes", *schedules], rows)
 
 
-def schedule_bounds() -> str:
-    """Table of the costs of equal sizes between their bounds."""
-    shown = [row for row in ising("schedules", "bounds") if row["passes"] in (2, 8, 32)]
-    names = {"lower": "lower bound, mean of phases", "linear": "linear", "upper": "upper bound"}
-    rows = [[row["model"], str(row["passes"]), *(_figure(row[name]) for name in names)] for row in shown]
-    return markdown(["model", "T", *names.values()], rows)
-
-
-def doubling_bounds() -> str:
-    """Table of the costs of doubling sizes beside their bound."""
-    shown = [row for row in ising("schedules", "bounds") if row["passes"] == 1]
-    rows = [[row["model"], *(_figure(row[name]) for name in ("doubling", "doubling_upper"))] for row in shown]
-    return markdown(["model", "doubling", "upper bound"], rows)
-
-
 def phrase_errors() -> str:
     """Table of errors of tokens, phrases and sentences of several phrases."""
     found = {(row["passes"], row["phrases"]): row for row in ising("schedules", "errors")}
@@ -200,7 +185,6 @@ TABLES = {
     each.__name__: each
     for each in (
         *(attention, dependency, pairs, cycle, by_step),
-        *(learning, steps, separations, pass_costs),
-        *(schedule_bounds, doubling_bounds, phrase_errors, statements),
+        *(learning, steps, separations, pass_costs, phrase_errors, statements),
     )
 }

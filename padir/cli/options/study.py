@@ -64,7 +64,7 @@ def analyse_options(parser: Parser) -> None:
 
     attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which depend on
     each other (known on toy_de_en), and a test whether the model's conditionals are consistent. refinement: changes
-    from step to step, calibration, and every strategy. docs/analysis.md explains them.
+    from step to step, calibration, and every strategy. docs/theory.md explains them.
 
     padir analyse attention --task toy_de_en --output results/attention
     """
