@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
-OWN_CLASS = "a class of your own comes from a gin file (CONTRIBUTING.md, Use a class of your own)"
+OWN_CLASS = "a class of your own is written MODULE:NAME"
 
 
 class PadirError(ValueError):

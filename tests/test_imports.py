@@ -20,8 +20,9 @@ ROOT = Path(padir.__file__).parent
 
 # A package may import from those before it; whoever adds one gives it its place.
 ORDER = """
-    errors options checks storage reporting distributed text refinement readout data metrics pretrained models training
-    decoding constrained translator streaming evaluation serve jobs interop studies measuring config cli __main__
+    errors options checks from_text storage reporting distributed text refinement readout data metrics pretrained models
+    training decoding constrained translator streaming evaluation serve jobs interop studies measuring config cli
+    __main__
 """.split()
 
 # Nothing of this may come with `import padir`.

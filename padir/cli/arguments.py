@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import itertools
 import pkgutil
@@ -17,12 +18,21 @@ from padir.checks import fits, words
 from padir.cli.console import warn
 from padir.data.recipes import Recipe
 from padir.data.sources import SOURCES, ParallelText, Source, sacrebleu_set
-from padir.decoding.fit import check_n_best, foreign_option, mode_of, modes_of, options_of_hypotheses
+from padir.decoding.fit import (
+    check_n_best,
+    foreign_option,
+    mode_of,
+    modes_of,
+    options_of_hypotheses,
+    reads_fusion,
+    unread_fusion,
+)
 from padir.decoding.options import Decoding
 from padir.distributed.processes import agreed
 from padir.distributed.sharding import Sharding
-from padir.errors import PadirError, nearest
+from padir.errors import PadirError, first_line, nearest
 from padir.evaluation import TestSet
+from padir.from_text import module_of
 from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
 from padir.options import OPTIONS, choosing, foreign
@@ -110,7 +120,19 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **valu
         config.check_overrides()
     said = vars(args) | values
     changes: Any = {name: said[name] for name in OPTIONS if said.get(name) is not None}
+    for name in changes.keys() & {"strategy", "canvas", "rerank"}:
+        import_own(changes[name])
     return default.changed(**changes)
+
+
+def import_own(text: str) -> None:
+    """Import the module of a class of one's own, MODULE:NAME, that the command line names; other texts name none."""
+    if module := module_of(text):
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # of somebody else's module
+            remedy = "set PYTHONPATH to the folder of its module"
+            raise PadirError(f"{module} of {text} cannot be imported ({first_line(error)})", remedy=remedy) from None
 
 
 def configured(default: Decoding) -> Decoding:
@@ -191,6 +213,8 @@ def _check_all_are_read(asked: Mapping[str, str], used: Sequence[Decoding], size
     for written in unread:
         if written.startswith("--"):
             raise foreign_option(asked[written], written, str(used[0].mode), sizes)
+    if "fusion" in asked.values() and not any(each.fusion is None or reads_fusion(each, sizes) for each in used):
+        raise unread_fusion()
     if unread:
         warn(f"the mode {used[0].mode!r} does not read {' and '.join(unread)} of the configuration")
 

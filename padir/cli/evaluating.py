@@ -6,18 +6,18 @@ import argparse
 import dataclasses
 import functools
 import json
-import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from padir.cli.arguments import check_options, chosen, decodings_of, load_models, sharding_of, test_set_of
+from padir.cli.arguments import check_options, chosen, decodings_of, import_own, load_models, sharding_of, test_set_of
 from padir.cli.console import read_lines, tell, warn
 from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError, first_line
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.rows import summary
+from padir.from_text import own_object
 from padir.metrics import significance
 from padir.metrics.scores import bleu_metric, non_words
 from padir.models.params import params_sum
@@ -83,10 +83,12 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
                 skipped.append(f"BLEURT is skipped: {error}")
                 warn(skipped[-1])
         elif ":" in name.partition("=")[0]:
+            import_own(name)
+            made = own_object(name, "metric")
             try:
-                metrics.append(pkgutil.resolve_name(name)())
+                metrics.append(made())
             except Exception as error:  # of a class of somebody else
-                remedy = "name a class without arguments, and set PYTHONPATH to the folder of its module"
+                remedy = "name a class without arguments"
                 raise PadirError(f"no metric {name} ({first_line(error)})", remedy=remedy) from None
             if not callable(metrics[-1]):
                 raise PadirError(f"{name} is no metric", remedy="name a class whose instances can be called")

@@ -21,6 +21,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.ranker import NEEDS, RULES, reads_normalization
 from padir.decoding.templates import Template
 from padir.errors import PadirError
+from padir.from_text import module_of
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
 from padir.options import MODES, OPTIONS, Mode, foreign
@@ -46,8 +47,24 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
         for name in foreign(only):
             if changes.get(name) is not None:
                 raise foreign_option(name, name, only, config)
+    if "fusion" in changes and made.fusion is not None and not reads_fusion(made, config):
+        raise unread_fusion()
     mode_of(made, config)
     return made
+
+
+def reads_fusion(decoding: Decoding, config: ModelConfig) -> bool:
+    """True if the writer for the options weighs in a table of bigrams: refining, prefix beams and greedy search do."""
+    if mode_of(decoding, config) == "causal":
+        return decoding.beam == 1 and not decoding.temperature
+    falls_back = decoding.fusion is not None and decoding.fusion.fallback
+    return decoding.prefix_beam > 1 or config.geometry.is_sentence or falls_back
+
+
+def unread_fusion() -> PadirError:
+    """The error for fusion that is asked for and that nothing reads."""
+    what = "fusion is for refining, for a prefix_beam above 1 and for greedy search (beam=1)"
+    return PadirError(what, remedy="leave it out, or choose one of these")
 
 
 def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
@@ -84,8 +101,10 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
     for name, known in {"rerank": (*RULES, *PRETRAINED), "shortlist": ()}.items():  # strangers write cards
-        if options.get(name) not in (None, *known):
-            raise PadirError(f"a card cannot name a file, a class or another model as {name}")
+        value = options.get(name)
+        of_own = name == "rerank" and isinstance(value, str) and module_of(value)  # of a module that was imported
+        if value not in (None, *known) and not of_own:
+            raise PadirError(f"a card cannot name a file or another model as {name}", got=value)
     return dataclasses.replace(Decoding(), **options)
 
 
@@ -158,6 +177,8 @@ def _resolve(
     mode = mode_of(decoding, config)
     decoding = dataclasses.replace(decoding.without(*foreign(mode)), mode=mode)
     _check_ranker(decoding, config)
+    if not reads_fusion(decoding, config):
+        decoding = decoding.without("fusion")
     if mode == "causal":
         return _resolve_search(decoding)
     assert own_corruption is not None and own_strategy is not None
@@ -170,8 +191,7 @@ def _resolve_search(decoding: Decoding) -> Decoding:
         decoding = decoding.without("rerank")  # a search has the scores of the causal side
     if decoding.num_drafts > 1 and not decoding.temperature:
         raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
-    is_greedy = decoding.beam == 1 and not decoding.temperature
-    return decoding if is_greedy else decoding.without("fusion")  # other searches do not read it
+    return decoding
 
 
 def _resolve_refining(
@@ -188,8 +208,6 @@ def _resolve_refining(
         remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
     falls_back = decoding.fusion is not None and decoding.fusion.fallback
-    if decoding.prefix_beam == 1 and not config.geometry.is_sentence and not falls_back:
-        decoding = decoding.without("fusion")  # the argmax does not read it
     check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
     if decoding.fusion is not None and "rejecter" in getattr(strategy, "needs", ()):
         remedy = "leave fusion out, or take another strategy"

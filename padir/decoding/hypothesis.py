@@ -40,7 +40,7 @@ class Hypothesis(NamedTuple):
       whole: target ids before repeated ones were dropped; None if none are dropped.
       trace: ids and log-probabilities of the draft and of every step, each [T, L], NaN where nothing is written yet;
         None without a trace.
-      text: the clean text; "" until a rule needs it.
+      text: the clean text; None until a rule needs it.
       causal: log-probability and number of tokens, EOS included, by the model's own causal side; None until a rule
         needs it.
     """
@@ -53,7 +53,7 @@ class Hypothesis(NamedTuple):
     whole: list[int] | None = None
     trace: tuple[Int[np.ndarray, "T L"], Float[np.ndarray, "T L"]] | None = None
     rank: float | None = None
-    text: str = ""
+    text: str | None = None
     causal: tuple[float, int] | None = None
 
     @property

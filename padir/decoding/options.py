@@ -19,10 +19,11 @@ from padir.decoding.ranker import Ranker, ranker_of, reads_normalization
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
+from padir.from_text import checked_call, module_of, own_instance, parse_call
 from padir.options import MODES, OPTIONS, Mode, Precision, choosing
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies import checked_call, parse_call, parse_strategy
+from padir.refinement.strategies import parse_strategy
 from padir.text.spans import check_kinds
 
 if TYPE_CHECKING:
@@ -277,15 +278,18 @@ def _check_frozen(name: str, value: Strategy | Corruption | Ranker | str | None)
 
 def _canvas(text: str) -> Corruption:
     """Makes a corruption of text such as "mask" or "mask_range:masks=4"."""
-    name, values = parse_call(text, "canvas", "uniform")
+    name, values = parse_call(text, "canvas", "uniform", CORRUPTIONS)
+    if module_of(name):
+        return own_instance(name, "canvas", Corruption, values)
     checks.one_of(CORRUPTIONS, canvas=name)
     return CORRUPTIONS[name](**checked_call(CORRUPTIONS[name], name, values))
 
 
 def _fusion(text: str) -> Fusion | None:
     """Makes weights of text such as "bigrams" or "bigrams:weight=0.5,bonus=3"; "none" is None."""
-    name, values = parse_call(text, "fusion", "bigrams:weight=0.5")
-    checks.one_of(("bigrams", "none"), fusion=name)
+    known = ("bigrams", "none")
+    name, values = parse_call(text, "fusion", "bigrams:weight=0.5", known)
+    checks.one_of(known, fusion=name)
     return None if name == "none" else Fusion(**checked_call(Fusion, name, values))
 
 
@@ -294,8 +298,21 @@ def _shortlist(path: str | os.PathLike[str]) -> Shortlist | None:
     return None if path == "none" else Shortlist.load(path)
 
 
-_FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "shortlist": _shortlist}
-_FROM_TEXT |= {"fusion": _fusion}
+def _rerank(text: str) -> Ranker | str:
+    """The rule of a class of one's own; other names stay, because the model or its rule is made when it is needed."""
+    if not module_of(text):
+        return text
+    name, values = parse_call(text, "rule", "module:Name", ())
+    return own_instance(name, "rule", Ranker, values)
+
+
+_FROM_TEXT: dict[str, Any] = {
+    "strategy": parse_strategy,
+    "canvas": _canvas,
+    "shortlist": _shortlist,
+    "fusion": _fusion,
+    "rerank": _rerank,
+}
 
 
 def implied_mode(given: Mapping[str, Any]) -> Mode | None:

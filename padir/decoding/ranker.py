@@ -92,7 +92,7 @@ class Rescore:
             what = f"{self.name} rescores translations into {self.target_language!r}"
             raise PadirError(what, got=target_language, remedy="name a model of the same languages")
         repeated = [source for source, row in zip(sources, hypotheses, strict=True) for _ in row]
-        texts = [hypothesis.text for row in hypotheses for hypothesis in row]
+        texts = [hypothesis.text or "" for row in hypotheses for hypothesis in row]
         assert self.score_fn is not None
         scored = iter(self.score_fn(repeated, texts))
         return [
@@ -124,12 +124,12 @@ class MinimumBayesRisk:
         metrics = [sentence_metric(self.utility, target_language, unspaced=unspaced) for unspaced in (False, True)]
         results = []
         for row in hypotheses:
-            votes = collections.Counter(hypothesis.text for hypothesis in row)
+            votes = collections.Counter(hypothesis.text or "" for hypothesis in row)
             metric = metrics[lacks_spaces(votes)]
             utility = dict.fromkeys(votes, 0.0)
             for text, (other, count) in itertools.product(votes, votes.items()):
                 utility[text] += count * (100.0 if text == other else metric.sentence_score(text, [other]).score)
-            results.append([utility[hypothesis.text] / len(row) for hypothesis in row])
+            results.append([utility[hypothesis.text or ""] / len(row) for hypothesis in row])
         return results
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -109,10 +108,13 @@ def _ranked(
         ranked = [[float(score) for score in own] for own in scores]
     except (TypeError, ValueError) as error:
         raise PadirError(f"the rule {ranker} gives no scores ({first_line(error)})", remedy=remedy) from error
-    wrong = (math.isnan(each) or each == math.inf for each in itertools.chain(*ranked))
-    if [*map(len, ranked)] != [*map(len, hypotheses)] or any(wrong):
-        expected = "a score of each hypothesis of each sentence, neither NaN nor infinity"
-        raise PadirError(f"what the rule {ranker} gives", expected, ranked[:1], remedy)
+    if len(ranked) != len(sources):
+        expected = f"a list of scores for each of {len(sources)} sentences"
+        raise PadirError(f"what the rule {ranker} gives", expected, f"{len(ranked)} lists", remedy)
+    for own, of_sentence in zip(ranked, hypotheses, strict=True):
+        if len(own) != len(of_sentence) or any(math.isnan(each) or each == math.inf for each in own):
+            expected = f"{len(of_sentence)} scores of a sentence, neither NaN nor plus infinity"
+            raise PadirError(f"what the rule {ranker} gives", expected, own, remedy)
     return ranked
 
 

@@ -287,8 +287,4 @@ class SentenceTranslator:
         if decoding.fusion is not None and self.bigrams is None:
             what = "fusion needs a table of bigrams, and the model has none"
             raise PadirError(what, remedy="make a model with one (`padir bigrams`), or leave fusion out")
-        resolved = resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
-        if resolved.fusion is None and decoding.fusion not in (None, self.decoding.fusion):
-            what = "fusion is for refining, for a prefix_beam above 1 and for greedy search (beam=1)"
-            raise PadirError(what, remedy="leave it out, or choose one of these")
-        return resolved
+        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)

@@ -83,7 +83,11 @@ def evaluate(
         task=test_set.task,
         tokenize=test_set.tokenize,
     )
-    scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
+    for metric in metrics:
+        score = metric(hypotheses, test_set.references)
+        if not isinstance(score, Score):
+            raise PadirError(f"what the metric {metric} gives", "a padir.metrics.scores.Score", score)
+        scores[score.name] = score
     if translator.refines(decoding):
         whole = [result.text if result.whole_text is None else result.whole_text for result in results]
         before = stutter(whole, test_set.references, test_set.target_language)

@@ -141,6 +141,7 @@ def _describe(translator: Translator, decoding: Decoding, programs: list[str]) -
         "max_length": card.config.max_length,
         "readout": card.config.readout_rules.name,
         "limits": dict(card.config.readout_rules.limits),
+        "off": list(card.config.readout_rules.off),
         "ids": {name: getattr(card.ids, name) for name in _IDS},
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),

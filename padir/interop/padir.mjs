@@ -276,14 +276,15 @@ export class Translator {
 
   constructor(ort, description, sessions) {
     [this.ort, this.description, this.sessions] = [ort, description, sessions];
-    const { readout, limits, max_length: longest, programs, option_table: table } = description;
+    const { readout, limits, off, max_length: longest, programs, option_table: table } = description;
     this.aligns = readout === "CTC"; // the canvas is an alignment, two positions for each source token
     this.tokenizer = new Tokenizer(description);
     // The model and this file do less than the options can say.
     const limit = (name, expected, ends) => table[name].ranges.push({ expected, remedy: "leave it out", ...ends });
     const rules = programs.includes("score") ? ["own", "causal"] : ["own"];
     limit("rerank", `one of ${rules.join(", ")}`, { choices: rules });
-    for (const [name, most] of Object.entries(limits)) limit(name, `${most === false ? "False" : `at most ${most}`} for a ${readout} model`, { most });
+    for (const name of off) limit(name, `False for a ${readout} model`, { most: false });
+    for (const [name, most] of Object.entries(limits)) limit(name, `at most ${most} for a ${readout} model`, { most });
     if (!this.aligns) limit("num_lengths", `at most the ${longest} lengths that the model knows`, { most: longest });
   }
 

@@ -195,9 +195,9 @@ FORMAT = 2  # version of model.json
 
 
 def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
-    """Converts a frozen dataclass, such as a strategy, to JSON: its fields, and its name in `known` or import path."""
+    """Converts a frozen dataclass, such as a strategy, to JSON: its fields, and a name in `known` or "module:Name"."""
     names = [name for name, cls in known.items() if type(instance) is cls]
-    name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
+    name = names[0] if names else f"{type(instance).__module__}:{type(instance).__qualname__}"
     return {"name": name} | dataclasses.asdict(instance) | {"name": name}
 
 
@@ -208,7 +208,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type)
     unknown or wrong hyperparameter raises a TypeError.
     """
     name = description["name"]
-    module, _, attribute = name.rpartition(".")
+    module, _, attribute = name.partition(":")
     found = known.get(name) or vars(sys.modules.get(module, object)).get(attribute)
     fields = getattr(found, "__dataclass_fields__", None)
     if not isinstance(found, type) or fields is None or not {*members(protocol)} <= {*dir(found), *fields}:

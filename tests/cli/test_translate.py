@@ -36,6 +36,8 @@ def translate(tmp_path, capsys):
 class Silent(Translator):
     """Writes nothing where a text has an x, and the text elsewhere."""
 
+    card = None  # of an instance, in place of its loaded model's
+
     def __init__(self):
         self.card = SimpleNamespace(source_language="de", target_language="en")
 

@@ -356,6 +356,7 @@ def test_sentences_with_an_unknown_word_are_written_again(ctc):
         "in its source: OneTwo": [unknown],
         "second by score, first by rank": [known._replace(rank=-3.0, score=0.0), unknown._replace(score=-9.0)],
         "second by both": [known._replace(rank=-1.0), unknown],
+        "first, but broken": [hypothesis("one", score=0.0)._replace(tokens=encode("one日")[:-1]), unknown],
         "a length": [unknown],
         "a template": [unknown],
         "unknown": [unknown],
@@ -372,8 +373,8 @@ def test_sentences_with_an_unknown_word_are_written_again(ctc):
     written = writer.write(sources).hypotheses
     found = {text: [tokenizer.decode(each.tokens) for each in own] for text, own in zip(of_text, written, strict=True)}
     rewritten = [text for text, own in found.items() if own == ["three"]]
-    assert rewritten == ["second by score, first by rank", "unknown"]
-    assert [[own[0].passes for own in written if own[0].fell_back]] == [[8, 6]] and written[-1] == [known]
+    assert rewritten == ["second by score, first by rank", "first, but broken", "unknown"]
+    assert [[own[0].passes for own in written if own[0].fell_back]] == [[8, 6, 6]] and written[-1] == [known]
     for config, rerank, words in [
         (ModelConfig(), "own", "fallback needs a model that also writes from left to right"),
         (ModelConfig(dual=True), "mbr", "fallback reads the writer's own order, got rerank mbr"),

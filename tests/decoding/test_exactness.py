@@ -33,7 +33,7 @@ def plainly(model, params, source_BS, length, strategy, corruption):
     encoded, cross_kv = encode(model, params, source_BS)
     one, draw = jnp.full((1, 1), length), jnp.zeros((1, 1), jnp.int32)
     tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, source_BS, one, draw, STEPS, Decoding().seed)
-    options = drafts.RefineOptions(length, strategy, corruption)
+    options = drafts.RefineOptions(max_target_length=length, strategy=strategy, corruption=corruption)
     key_R, canvas, _ = drafts.lay_out(model, params, tried, options)
 
     def logits(tokens_BL):

@@ -19,7 +19,7 @@ from padir.refinement import Padir, Uniform
 from padir.text.ids import Ids
 
 ROWS, LENGTH, LARGE = 32, 24, 4_096
-OPTIONS = RefineOptions(LENGTH, Padir(), Uniform().full())
+OPTIONS = RefineOptions(max_target_length=LENGTH, strategy=Padir(), corruption=Uniform().full())
 
 
 @functools.cache

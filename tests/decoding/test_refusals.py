@@ -82,7 +82,10 @@ OPTIONS = {
         ({"template": f"one __{'9' * 5_000}__"}, "template ... 1 to 65,536 tokens ... '__999"),
         *(({"template": each}, "template ... a string or a list or None") for each in (5, [5, 5, 5])),
         ({"template": ["one ___", None, None]}, "template ... got ['one ___', None, None]: each entry needs a value"),
-        ({"rerank": "my_rules:Longest"}, "neither a rule nor a model ... a class of your own comes from a gin file"),
+        (
+            {"rerank": "my_rules:Longest"},
+            "the rule 'my_rules:Longest' is in a module that is not imported: import my_rules",
+        ),
         ({"template": "one ___ " + "two " * 40}, "template ... at most 8 tokens"),
         ({"template": ["one ___"]}, "3 texts need 3 templates or one, got 1"),
         ({"terms": {"Eins": "one", "eins": "two"}}, "differ by more than their case"),

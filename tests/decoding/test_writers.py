@@ -79,7 +79,11 @@ CASES = {
         {}, {"num_lengths": 2, "num_steps": 2, "fusion": "bigrams:weight=2.0"}, draws=True, engine=with_bigrams
     ),
     "fallback": Case(
-        CTC, {**ONE_PASS, "fusion": "bigrams:weight=0.0,bonus=0.0,unknown=0.0,fallback=True"}, True, with_bigrams
+        CTC,
+        {"fusion": "bigrams:weight=0.0,bonus=0.0,unknown=0.0,fallback=True", "prefix_beam": 2, "blank_penalty": 3.0}
+        | {"num_steps": 2, "mode": "refine"},
+        True,
+        with_bigrams,
     ),
     "greedy": Case(CAUSAL, {"beam": 1}),
     "beam": Case(CAUSAL, {"beam": 3}),
@@ -341,10 +345,17 @@ WRONG_RULES = [
     (Rule(None), f"the rule my rule gives no scores ('NoneType' object is not iterable): {SHAPE}"),
     (Rule([1.0, 2.0]), f"the rule my rule gives no scores ('float' object is not iterable): {SHAPE}"),
     (Rule("ab"), f"the rule my rule gives no scores ... {SHAPE}"),
-    (Rule([[1.0, 2.0]]), f"what the rule my rule gives ... got [[1.0, 2.0]]: {SHAPE}"),
+    (
+        Rule([[1.0, 2.0]]),
+        f"what the rule my rule gives must be a list of scores for each of 2 ... got '1 lists': {SHAPE}",
+    ),
+    (Rule([[1.0, 2.0], [1.0]]), f"must be 2 scores of a sentence, neither NaN nor plus infinity, got [1.0]: {SHAPE}"),
     *((Rule([], needs), f"{NEEDS} {needs!r}") for needs in (["text"], "text", None, frozenset({"words"}))),
     *(
-        (Rule([[1.0, 2.0], [1.0, float(each)]]), "a score of each ... neither NaN nor infinity")
+        (
+            Rule([[1.0, 2.0], [1.0, float(each)]]),
+            f"2 scores of a sentence, neither NaN nor plus infinity, got [1.0, {each}]",
+        )
         for each in ("nan", "inf")
     ),
 ]

@@ -21,6 +21,8 @@ TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one
 class Fake(Translator):
     """Writes the reference if it is given its length, and otherwise its first words, one more with each step."""
 
+    card = tokenizer = None  # of an instance, in place of its loaded model's
+
     def __init__(self, causal=False, length_head=None, refuses=()):
         config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
         self.card = types.SimpleNamespace(
@@ -123,14 +125,15 @@ def test_an_autoregressive_model_has_neither_steps_nor_lengths():
     ]
     fake = Fake(causal=True)
     (row,) = evaluate_all([("ar", fake)], TEST_SET, decodings, oracle_lengths=True)
-    assert row.causal and row.decoding == Decoding() and not row.oracle_lengths
+    assert row.causal and row.decoding == Decoding(mode="causal") and not row.oracle_lengths
     assert [lengths for _, lengths in fake.calls] == [None, None]  # once to compile, once to time
 
 
 def test_a_combination_without_a_meaning_is_a_row_that_says_why():
-    decodings = [Decoding(strategy=MaskPredict(), canvas=Mask()), Decoding()]
-    said, good = evaluate_all([("a", Fake(refuses=MaskPredict))], TEST_SET, decodings)
+    decodings = [Decoding(strategy=MaskPredict()), Decoding(canvas=Mask()), Decoding()]
+    said, unfit, good = evaluate_all([("a", Fake(refuses=MaskPredict))], TEST_SET, decodings)
     assert said.evaluation is None and said.note == "it needs a rejecter head" and good.evaluation
+    assert unfit.evaluation is None and "was trained with Uniform" in unfit.note
     alone = [("a", Fake(refuses=MaskPredict))]
     refuses(evaluate_all, "it needs a rejecter head", alone, TEST_SET, decodings[:1])
 

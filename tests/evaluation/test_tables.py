@@ -51,7 +51,7 @@ def test_json_says_how_it_was_decoded():
     described = row(num_lengths=5, length_window=True, rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
     assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
-    assert row(rerank=Mine("causal"))["rerank"] == {"name": f"{__name__}.Mine"}  # its field is not the rule's name
+    assert row(rerank=Mine("causal"))["rerank"] == {"name": f"{__name__}:Mine"}  # its field is not the rule's name
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
     expected = {"num_lengths": 5, "num_drafts": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert (expected | {"length_window": True}).items() <= described.items()

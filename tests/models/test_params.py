@@ -78,7 +78,7 @@ def test_no_loop_converts_a_kernel(causal):
         program = functools.partial(autoregressive.write_targets, model, search=Beam(1), max_length=8, seed=0)
         jaxpr = jax.make_jaxpr(program)(params, SOURCE_BS, jnp.array([8, 8]))
     else:
-        options = refine_batch.RefineOptions(8, Padir(), Uniform().full())
+        options = refine_batch.RefineOptions(max_target_length=8, strategy=Padir(), corruption=Uniform().full())
         program = functools.partial(refine_batch.refine_drafts, model, options=options)
         encoded, cross_kv = encoding.encode(model, params, SOURCE_BS)
         lengths = jnp.array([[8], [6]])

@@ -47,7 +47,9 @@ def test_sentence_seed_length_and_draw_each_give_another_draft():
         source_BS = jnp.asarray([source])
         inputs = DraftInputs(None, source_BS, source_BS, jnp.array([[length]]), jnp.array([[draw]]), 1, seed)
         model = Transformer(ModelConfig(positional_attention=False), IDS)  # which nothing asks before the first step
-        _, canvas, _ = lay_out(model, {}, inputs, RefineOptions(16, Padir(), Uniform()))
+        _, canvas, _ = lay_out(
+            model, {}, inputs, RefineOptions(max_target_length=16, strategy=Padir(), corruption=Uniform())
+        )
         return tuple(canvas.tokens_BL[0, :10].tolist())
 
     first = draft()

@@ -137,7 +137,7 @@ class TestCommandLine:
             ("constant:count=1.5", "count=1.5 wrong type constant count: whole number or None"),
             ("block_gibbs:parallel=1", "parallel=1 wrong type"),
             ("threshold:0.9", "written NAME or NAME:FIELD=VALUE"),
-            ("my_module:Mine", "written NAME or NAME:FIELD=VALUE class of your own gin file"),
+            ("my_module:Mine", "strategy 'my_module:Mine' module that is not imported: import my_module first"),
             ("threshold:tau=0.7,tau=0.8", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),

@@ -10,14 +10,12 @@ This module makes strategies from their names and hyperparameters, or from text 
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import typing
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from padir.checks import fits, words, words_of
-from padir.errors import OWN_CLASS, PadirError, nearest
+from padir.checks import words_of
+from padir.errors import PadirError, nearest
+from padir.from_text import checked_call, module_of, own_instance, parse_call
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, PredictionRejecter, Rejecter, RewriteAll
@@ -45,40 +43,18 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 def get_strategy(name: str, **hyperparameters) -> Strategy:
-    """Makes the decoding strategy of a given name; messages about unknown names and fields list the known ones.
+    """Makes the strategy of a given name, or of a class "module:Name"; messages list the known names and fields.
 
     >>> get_strategy("threshold", tau=1)
     Threshold(tau=1.0, final_tau=None, schedule=None)
     """
+    if module_of(name):
+        return own_instance(name, "strategy", Strategy, hyperparameters)
     if name not in STRATEGIES:
         of_class = next((known for known, cls in STRATEGIES.items() if getattr(cls, "__name__", "") == name), "")
         remedy = f"write it as {of_class}" if of_class else nearest(name, STRATEGIES)
         raise PadirError(f"no strategy is called {name!r}", remedy=remedy)
     return STRATEGIES[name](**checked_call(STRATEGIES[name], name, hyperparameters))
-
-
-def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) -> dict[str, Any]:
-    """Checks values for the fields of a dataclass that have a default; makes floats of integers and tuples of lists.
-
-    `name` is the dataclass in messages, which list its fields. `further` holds names and defaults of values that are no
-    fields.
-    """
-    hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
-    fields = [field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING]
-    texts = {each.name: f"{each.name}: {words(hints[each.name])} = {each.default!r}" for each in fields}
-    texts |= {field: f"{field}: {type(default).__name__} = {default!r}" for field, default in further.items()}
-    listed = ", ".join(texts.values()) or "none"
-    checked = dict(values)
-    for field, value in values.items():
-        if field not in texts:
-            raise PadirError(f"{name} has no hyperparameter {field!r} (it has {listed})", remedy=nearest(field, texts))
-        if not fits(value, hints[field]):
-            raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
-        if type(value) is int and not isinstance(value, hints[field]):
-            checked[field] = float(value)
-        if isinstance(value, list):
-            checked[field] = tuple(value)
-    return checked
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -87,37 +63,8 @@ def parse_strategy(text: str) -> Strategy:
     >>> parse_strategy("block_gibbs:block=3,order=margin")
     BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
     """
-    name, values = parse_call(text, "strategy", "threshold:tau=0.9")
+    name, values = parse_call(text, "strategy", "threshold:tau=0.9", STRATEGIES)
     return get_strategy(name, **values)
-
-
-_OF_JSON = {"true": True, "false": False, "null": None}
-
-
-def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]:
-    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are literals of Python or JSON, or bare words.
-
-    A bare word is a string; true, false and null are JSON's. The error for text of another form names the `noun`, the
-    kind of object that the text names, and an `example`.
-
-    >>> parse_call("block_gibbs:block=3,order=margin", "strategy", "threshold:tau=0.9")
-    ('block_gibbs', {'block': 3, 'order': 'margin'})
-    """
-    name, _, fields = text.partition(":")
-    try:
-        call: Any = ast.parse(f"dict({fields})", mode="eval").body
-        names = [keyword.arg for keyword in call.keywords]
-        if call.args or None in names or len({*names}) < len(names):
-            raise ValueError
-        return name, {
-            keyword.arg: _OF_JSON.get(keyword.value.id, keyword.value.id)
-            if isinstance(keyword.value, ast.Name)
-            else ast.literal_eval(keyword.value)
-            for keyword in call.keywords
-        }
-    except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError):  # the last two for deep nesting
-        what = f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}"
-        raise PadirError(what, got=text, remedy=OWN_CLASS) from None
 
 
 @runtime_checkable
