@@ -95,14 +95,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("num_stepz", ["num_steps", "seed"])
     "did you mean 'num_steps'?"
     >>> nearest("--num-beams", ["--n_best", "--beam"])
-    "here it is called '--beam' (docs/from_others.md)"
+    "here it is called '--beam' (docs/help.md)"
     """
     bare = {each.lstrip("-"): each for each in known}
     asked = name.lstrip("-").replace("-", "_")
     for ours, _, theirs in (line.partition(" = ") for line in _ELSEWHERE.splitlines()):
         if asked in theirs.split() and (ours in bare or " " in ours):
             own = ours if " " in ours else f"here it is called {bare[ours]!r}"
-            return f"{own} (docs/from_others.md)"
+            return f"{own} (docs/help.md)"
     few = [each for each in itertools.islice(bare, 1_000) if len(each) < 100]  # comparing long names takes long
     if len(asked) < 100 and (close := difflib.get_close_matches(asked, few, n=1, cutoff=0.65)):
         return f"did you mean {bare[close[0]]!r}?"

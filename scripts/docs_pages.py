@@ -149,12 +149,12 @@ def configs() -> str:
     if folders != set(FOLDERS):
         raise ValueError(f"configs/ has {sorted(folders)}, and the site describes {sorted(FOLDERS)}")
     for folder, about in FOLDERS.items():
-        text += f"\n## {folder}\n\n{about}\n"
+        text += f"\n### {folder}\n\n{about}\n"
         for path in sorted((ROOT / "configs" / folder).glob("*.gin")):
             lines = path.read_text().splitlines()
             head = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
             header = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:head])
-            text += f"\n### configs/{folder}/{path.name}\n\n```text\n{header}\n```\n"
+            text += f"\n#### configs/{folder}/{path.name}\n\n```text\n{header}\n```\n"
             body = textwrap.indent("\n".join(lines[head:]).strip(), "    ")
             text += f'\n??? note "bindings"\n    ```python\n{body}\n    ```\n'
     return text

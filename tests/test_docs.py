@@ -49,7 +49,8 @@ def test_the_messages_are_those_of_the_library():
     source = "".join(path.read_text() for path in (ROOT / "padir").rglob("*.py"))
     # Texts that adjoin, over the end of a line, are one text; what a brace holds is shown as "...".
     text = re.sub(r"""["']\s+f?["']""", "", source)
-    messages = re.findall(r"^\| `(.*?)` \|", (DOCS / "messages.md").read_text(), re.MULTILINE)
+    section = (DOCS / "help.md").read_text().split("\n## Messages and causes\n")[1].split("\n## ")[0]
+    messages = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
     assert len(messages) >= 20
     parts = [part for message in messages for part in message.split("...")]
     assert [part for part in parts if part.strip() and part not in text] == []

@@ -69,9 +69,9 @@ def test_names_are_compared_only_while_they_are_few_and_short(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "known", "remedy"),
     [
-        ("num_beams", ["n_best", "beam"], "here it is called 'beam' (docs/from_others.md)"),
-        ("--beam-size", ["--batch_size", "--beam"], "here it is called '--beam' (docs/from_others.md)"),
-        ("--iterations", ["--terms", "--num_steps"], "here it is called '--num_steps' (docs/from_others.md)"),
+        ("num_beams", ["n_best", "beam"], "here it is called 'beam' (docs/help.md)"),
+        ("--beam-size", ["--batch_size", "--beam"], "here it is called '--beam' (docs/help.md)"),
+        ("--iterations", ["--terms", "--num_steps"], "here it is called '--num_steps' (docs/help.md)"),
         ("iterations", ["terms"], "known are terms"),
         ("--batch", ["--batch_size", "--beam"], "did you mean '--batch_size'?"),
         ("x", [], "known are none"),
