@@ -131,6 +131,20 @@ def instance(name: str, value: Any, protocol: type, remedy: str = "") -> None:
         raise PadirError(name, f"an instance with {', '.join(members(protocol))}", value, remedy)
 
 
+def takes(name: str, function: Callable[..., Any], parameters: str) -> None:
+    """Refuses a function of the user's own that cannot be called with parameters such as "sources, *, language".
+
+    >>> takes("rule", lambda: 0, "sources, *, language")
+    Traceback (most recent call last):
+    padir.errors.PadirError: rule must be callable as (sources, *, language): too many positional arguments
+    """
+    positional, _, named = parameters.partition(", *, ")
+    try:
+        inspect.signature(function).bind(*positional.split(", "), **dict.fromkeys(named.split(", ")))
+    except TypeError as error:
+        raise PadirError(name, f"callable as ({parameters})", remedy=str(error)) from None
+
+
 def pair(name: str, results: str, value: Any) -> Any:
     """The two results of a function of the user's own."""
     if not isinstance(value, tuple) or len(value) != 2:

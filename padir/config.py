@@ -30,6 +30,7 @@ from padir.decoding.options import Decoding
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, listed, nearest
 from padir.models.config import ModelConfig
+from padir.options import OPTIONS
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
 from padir.refinement.strategies import STRATEGIES
 from padir.refinement.transitions import FromStrategy, Glat, SampledUnroll, Smart
@@ -80,7 +81,7 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(**given: Any) -> Any:
-        with _no_circle():
+        with _called_by_gin():
             _bind_defaults(item)
             return _REGISTERED[_name(item)](**given)
 
@@ -88,20 +89,26 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _no_circle() -> Iterator[None]:
-    """Raises a PadirError where bindings refer to each other without end; gin's lines about its calls are left out."""
+def _called_by_gin() -> Iterator[None]:
+    """Raises a PadirError for bindings in a circle and for missing values; gin's lines about its calls are left out."""
     try:
         yield
     except RecursionError:  # through scopes or defaults: `_check_references` refused all others
         raise PadirError("bindings of gin refer to each other in a circle: set one of them to a value") from None
     except PadirError as error:
         raise PadirError(error.what, error.expected, error.got, error.remedy) from None
+    except TypeError as error:
+        name = re.search(r"missing \d+ required .*?arguments?: '(\w+)'", str(error))
+        owner = re.search(r"In call to configurable '([\w.]+)'", str(error))
+        if name is None or owner is None:  # of a class's own code
+            raise
+        raise PadirError(f"{owner[1]} needs a {name[1]}", remedy=f"bind {owner[1]}.{name[1]} in gin") from None
 
 
 def argument(item: Callable[..., Any], name: str) -> Any:
     """Value that `configured(item)` will get for an argument whose default is configurable."""
     _asked.add(f"{_name(item)}.{name}")
-    with _no_circle():
+    with _called_by_gin():
         _bind_defaults(item)
         bound = _bound(item, name)
         return bound.scoped_configurable_fn() if isinstance(bound, ConfigurableReference) else bound
@@ -269,8 +276,9 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
     def checked(self: gin.config.ParseContext, statement: ImportStatement) -> None:
         trusted = (*allowed, "padir", "__gin__") if allowed else ()
         if not any(f"{statement.module}.".startswith(f"{module}.") for module in trusted):
-            module = "MODULE" if statement.module.startswith("__gin__.") else statement.module
-            remedy = f"if you trust the file and the module as programs, add --allow_imports {module}"
+            remedy = f"if you trust the file and the module as programs, add --allow_imports {statement.module}"
+            if statement.module.startswith("__gin__."):  # the modules are named below this line
+                remedy = "if you trust the file as a program, add --allow_imports and the modules that it imports"
             raise PadirError(f"`{statement.format()}` runs code, which a gin file may not do: {remedy}")
         process_import(self, statement)
 
@@ -318,7 +326,8 @@ def check_overrides() -> None:
         if full not in used | _asked:
             if "." not in full:
                 what = f"{name} has no effect, because nothing here refers to it, or an option overrides it"
-                raise PadirError(what, remedy="leave it out")
+                remedy = f"write Decoding.{full}, or leave it out" if full in OPTIONS else "leave it out"
+                raise PadirError(what, remedy=remedy)
             owner = full.split("/")[-1].partition(".")[0]
             what = f"{name} has no effect, because nothing here uses {owner}"
             corruption = owner in {_name(item) for item in CORRUPTIONS.values()}

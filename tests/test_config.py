@@ -193,9 +193,23 @@ class TestClassesOfOnesOwn:
 
     def test_the_command_line_allows_their_module(self, mine, monkeypatch, capsys):
         monkeypatch.setattr("padir.cli.translating.run_translate", lambda args: print(config.configured(Decoding)()))
-        assert "add --allow_imports" in refused(capsys, f"translate --gin_file {mine}")
+        assert "add --allow_imports and the modules that it imports" in refused(capsys, f"translate --gin_file {mine}")
         status, out, _ = run(capsys, f"translate --gin_file {mine} --allow_imports my_strategies")
         assert status == 0 and "Mine(remask='previous', " in out
+
+    def test_a_field_without_a_value_is_told(self, mine, tmp_path, capsys):
+        source = "import dataclasses\nfrom padir.refinement import Padir\n\n\n@dataclasses.dataclass(frozen=True)\n"
+        (tmp_path / "open_fields.py").write_text(
+            source + "class Open(Padir):\n    limit: int = dataclasses.field(kw_only=True)\n"
+        )
+        text = Path(mine).read_text().replace("my_strategies", "open_fields").replace("Mine", "Open")
+        file = write(tmp_path, "".join(line for line in text.splitlines(True) if "patience" not in line))
+        said = refused(capsys, f"translate --gin_file {file} --allow_imports open_fields")
+        assert "Open needs a limit: bind Open.limit in gin" in said
+
+    def test_an_option_without_its_owner_is_told(self):
+        config.parse([], ["num_lengths=5"])
+        refuses(config.check_overrides, "num_lengths has no effect ... write Decoding.num_lengths, or leave it out")
 
     def test_a_name_that_is_not_imported_is_told(self, tmp_path):
         file = write(tmp_path, "from __gin__ import dynamic_registration\nDecoding.num_steps = 7\n")

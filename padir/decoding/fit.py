@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padir.checks import words_of
+from padir.checks import takes, words_of
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import NEEDS, RULES, reads_normalization
@@ -263,6 +263,7 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
     ranker = decoding.ranker  # raises if there is no such model
     if ranker is not None:
         words_of(NEEDS, f"{ranker}.needs", ranker.needs)
+        takes(f"the rule {ranker}", ranker.__call__, "sources, hypotheses, *, target_language")
     if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
         what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")

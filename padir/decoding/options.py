@@ -256,9 +256,15 @@ _differ = {field.name for field in dataclasses.fields(Decoding)} ^ OPTIONS.keys(
 assert not _differ, f"a row of the table without a field, or a field without a row: {sorted(_differ)}"
 
 
+_OF_A_CALL = ("target_lengths", "truncate", "trace", "template", "terms", "align", "split", "progress")
+"""The arguments of `Translator.translate` beside the options, one of which a wrong name may mean."""
+
+
 def _check_names(names: Iterable[str]) -> None:
     for name in sorted({*names} - OPTIONS.keys()):
-        raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, OPTIONS))
+        of_a_call = "it is an argument of Translator.translate" if name in _OF_A_CALL else ""
+        remedy = of_a_call or nearest(name, [*OPTIONS, *_OF_A_CALL])
+        raise PadirError(f"there is no decoding option {name!r}", remedy=remedy)
 
 
 def _check_frozen(name: str, value: Strategy | Corruption | Ranker | str | None) -> None:

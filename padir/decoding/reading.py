@@ -10,7 +10,7 @@ import numpy as np
 
 from padir.checks import fits
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
-from padir.decoding.loaded import LoadedModel
+from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import Ranker
 from padir.decoding.scoring import with_causal_scores
@@ -72,6 +72,8 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
     """Refuses what is no `Written` of the sentences: hypotheses that cannot be read or compared, or lack fixed text."""
     if not isinstance(written, Written) or not fits(written.hypotheses, Sequence[Sequence[Hypothesis]]):
         raise PadirError("Writer.write gives no padir.decoding.Written of lists of hypotheses", got=written)
+    if not isinstance(written.encoded, EncodedBatch | None) or not fits(written.searched, int | None):
+        raise PadirError("Written.encoded and Written.searched", "an EncodedBatch and a number, or None", written[1:])
     counts = [*map(len, written.hypotheses)]
     if len(counts) != len(sources) or 0 in counts:
         expected = f"at least one hypothesis for each of {len(sources)} sentences"
@@ -81,7 +83,11 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
         for each in own:
             whole = each.tokens if each.whole is None else each.whole
             for tokens in map(np.asarray, [each.tokens] if each.whole is None else [each.tokens, each.whole]):
-                if tokens.size and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end):
+                if (
+                    tokens.ndim != 1
+                    or tokens.size
+                    and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end)
+                ):
                     expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
                     raise PadirError("the tokens of a writer's hypothesis", expected, tokens.tolist())
             if not fits(each.passes, int) or each.passes < 0:
@@ -95,7 +101,8 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
             # A search without scores has one hypothesis.
             for name, value in (("score", each.score), ("rank", each.order)):
                 if not fits(value, float) or (len(own) > 1 and not math.isfinite(value)):
-                    raise PadirError(f"the {name} of a writer's hypothesis", "a finite number", value)
+                    remedy = "make it a number of Python (`float`)"
+                    raise PadirError(f"the {name} of a writer's hypothesis", "a finite number", value, remedy)
 
 
 def _ranked(

@@ -175,6 +175,7 @@ class SentenceTranslator:
         """
         if not callable(make):
             raise PadirError("with_writer", "given a function that makes a writer", make)
+        checks.takes("the function of with_writer", make, "loaded, decoding, *, trace, shapes")
         made = copy.copy(self)
         made._make_writer = make
         made._map = at_once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -206,6 +207,7 @@ class RequestReader:
             fields += [("trace", _described(bool, "list the draft and every step"), False)]
             fields += [("strategy", _described(strategy | None, "refinement strategy; null: the server's own"), None)]
         self.names = tuple(field[0] for field in fields)
+        self.values = {"mode": modes, "strategy": strategies, "placeholders": KINDS}
         self.type: Any = msgspec.defstruct("Request", fields, forbid_unknown_fields=True)
         self._decoder = msgspec.json.Decoder(self.type)
 
@@ -220,7 +222,11 @@ class RequestReader:
             parsed_json(body)  # refuses a field that stands twice, of which msgspec takes the last
             asked = self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise Refused(422, f"{str(error)[:200]}; the fields are {', '.join(self.names)}") from None
+            message = str(error)[:200]
+            field = re.search(r"enum value .* `\$\.(\w+)", message)
+            known = f"{field[1]} is one of" if field else "the fields are"
+            names = self.values[field[1]] if field else self.names
+            raise Refused(422, f"{message}; {known} {', '.join(names)}") from None
         except ValueError as error:  # malformed, or no UTF-8
             raise Refused(400, f"the body must be JSON in UTF-8: {error}") from None
         texts = (asked.text,) if isinstance(asked.text, str) else tuple(asked.text)

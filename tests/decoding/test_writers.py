@@ -304,8 +304,10 @@ WRONG_WRITERS = [
     (Given(Written([[GOOD], [GOOD, GOOD._replace(rank=math.nan)]])), "the rank ... a finite number, got nan"),
     *(
         (Given(Written([[GOOD], [GOOD._replace(tokens=tokens)]])), f"the tokens ... whole numbers ... got {tokens}")
-        for tokens in ([5, 10**6], [-1], [5, 1], [0], [5.0, 7.0], None)
+        for tokens in ([5, 10**6], [-1], [5, 1], [0], [5.0, 7.0], [[5, 6]], None)
     ),
+    (Given(Written([[GOOD], [GOOD]], np.zeros(2))), "Written.encoded and Written.searched ... an EncodedBatch"),  # pyright: ignore
+    (Given(Written([[GOOD], [GOOD]], searched="2")), "Written.encoded and Written.searched"),  # pyright: ignore
     (None, "with_writer gives must be an instance with most_hypotheses, write, got None"),
     (Given, "with_writer gives must be an instance with most_hypotheses, write, got <class"),
     (Given(Written([[GOOD], [GOOD]]), most_hypotheses=lambda: 2), "most_hypotheses must be a whole number"),  # pyright: ignore
@@ -318,6 +320,8 @@ def test_a_wrong_writer_is_named(tokenizer, writer, words):
     translator = CASES["one draft"].translator(tokenizer)
     refuses(translator.with_writer(lambda *_, **__: writer).translate, words, ["eins", "zwei"])
     refuses(translator.with_writer, "a function that makes a writer, got None", None)
+    words = "must be callable as (loaded, decoding, *, trace, shapes): got an unexpected keyword argument 'trace'"
+    refuses(translator.with_writer, words, lambda loaded, decoding: writer)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -334,6 +338,19 @@ class Rule:
         return self.scores
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Unlike(Rule):
+    """A rule with other parameters."""
+
+    scores: object = None
+
+    def __repr__(self):
+        return "an unlike rule"
+
+    def __call__(self, hypotheses):
+        return self.scores
+
+
 class Faulty(Rule):
     def __call__(self, sources, hypotheses, *, target_language):
         return [[each.causal[0] for each in row] for row in hypotheses]
@@ -342,6 +359,10 @@ class Faulty(Rule):
 NEEDS = "my rule.needs must be a frozenset of 'causal' or 'text', got"
 SHAPE = "(sources, hypotheses, *, target_language) gives a list for each source"
 WRONG_RULES = [
+    (
+        Unlike(),
+        "the rule an unlike rule must be callable as (sources, hypotheses, *, target_language): too many positional",
+    ),
     (Rule(None), f"the rule my rule gives no scores ('NoneType' object is not iterable): {SHAPE}"),
     (Rule([1.0, 2.0]), f"the rule my rule gives no scores ('float' object is not iterable): {SHAPE}"),
     (Rule("ab"), f"the rule my rule gives no scores ... {SHAPE}"),

@@ -97,6 +97,9 @@ def test_both_halves_of_a_character_are_one():
         ({"text": "eins", "n_best": 6}, "`int` <= 5"),
         ({"text": "eins", "trace": 1}, "got `int` - at `$.trace`"),
         ({"text": "eins", "split": "yes"}, "got `str` - at `$.split`"),
+        ({"text": "eins", "mode": "causel"}, "enum value 'causel' - at `$.mode`; mode is one of "),
+        ({"text": "eins", "strategy": "padirr"}, "at `$.strategy`; strategy is one of padir"),
+        ({"text": "eins", "placeholders": ["tag"]}, "placeholders is one of tags, urls, numbers"),
     ],
 )
 def test_what_is_wrong_with_the_fields(body, message):

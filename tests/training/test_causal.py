@@ -175,6 +175,8 @@ def test_the_decoder_writes_from_left_to_right(dual):
             )
         ),
         (lambda: Decoding().changed(card_options={}), "no decoding option 'card_options'"),
+        (lambda: Decoding().changed(templates="a ___"), "no decoding option 'templates': did you mean 'template'?"),
+        (lambda: Decoding(trace=True), "no decoding option 'trace': it is an argument of Translator.translate"),
     ],
 )
 def test_what_is_refused(make, words):
