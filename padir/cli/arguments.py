@@ -118,11 +118,16 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **valu
 
         default = configured(default)
         config.check_overrides()
-    said = vars(args) | values
-    changes: Any = {name: said[name] for name in OPTIONS if said.get(name) is not None}
+    said = {name: getattr(args, name) for name in options_given(args)} | values
+    changes: Any = {name: value for name, value in said.items() if value is not None}
     for name in changes.keys() & {"strategy", "canvas", "rerank"}:
         import_own(changes[name])
     return default.changed(**changes)
+
+
+def options_given(args: argparse.Namespace) -> list[str]:
+    """The decoding options that the command line gives; an option of a command that has the same name is none."""
+    return [name for name in args.decoding_names if getattr(args, name) is not None]
 
 
 def import_own(text: str) -> None:
@@ -146,7 +151,7 @@ def configured(default: Decoding) -> Decoding:
 
 def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **values: Any) -> list[Decoding]:
     """Decoding options for every combination of values, for options that take several; `values` as in `decoding_of`."""
-    by_mode = choosing(name for name in OPTIONS if getattr(args, name, None) is not None)
+    by_mode = choosing(options_given(args))
     if len(by_mode) > 1 and not getattr(args, "mode", None):
         what = f"{' and '.join(f'--{name}' for name in by_mode.values())} belong to different modes"
         raise PadirError(what, remedy="ask for both (--mode refine causal), or leave one of them out")
@@ -186,7 +191,7 @@ def _asked_options(args: argparse.Namespace) -> dict[str, str]:
         from padir import config
 
         bound = sorted(config.bound(Decoding))
-    named = [name for name in OPTIONS if getattr(args, name, None) is not None]
+    named = options_given(args)
     return {f"Decoding.{name}": name for name in bound} | {f"--{name}": name for name in named}
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from padir.cli.arguments import chosen, given, load_with_options, vocabulary_file
+from padir.cli.arguments import chosen, given, load_with_options, options_given, vocabulary_file
 from padir.cli.console import tell
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
 from padir.interop.onnx import export_onnx
 from padir.interop.t5x import exchange
 from padir.models.directory import ModelCard
-from padir.options import OPTIONS
 from padir.text.languages import pair_of
 from padir.text.tokenizer import Tokenizer
 
 
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
-    if args.what == "weights" and (wrong := [name for name in OPTIONS if getattr(args, name, None) is not None]):
+    if args.what == "weights" and (wrong := options_given(args)):
         raise PadirError(f"--{wrong[0]} applies only to programs: leave it out, or leave --what weights out")
     translator, decoding = load_with_options(args, counted=False)
     if args.what == "weights":

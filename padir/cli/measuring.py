@@ -22,6 +22,7 @@ from padir.cli.arguments import (
     named_folders,
     named_model,
     named_value,
+    options_given,
     test_set_of,
 )
 from padir.cli.console import tell, warn
@@ -139,8 +140,8 @@ def _settings() -> TrainConfig:
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
-    for name in ("model", "ctranslate2", "task", *files_of(args), *OPTIONS):
-        if name != "batch_size" and getattr(args, name, None) not in (None, []):
+    for name in ("model", "ctranslate2", "task", *files_of(args), *options_given(args)):
+        if getattr(args, name, None) not in (None, []):
             raise PadirError(f"--steps times training, which does not read --{name}: leave one of them out")
     names = named_folders(args)
     random = not args.data and not any(is_address(name) or Path(name).exists() for name in names)

@@ -62,9 +62,18 @@ class Refiner:
 
     def write(self, sources: Sequence[SourceSentence]) -> Written:
         """Writes the hypotheses of a batch, one for each candidate."""
+        *_, (_, written) = self.stages(sources)
+        return written
+
+    def stages(self, sources: Sequence[SourceSentence]) -> Iterator[tuple[str, Any]]:
+        """Yields the name and the result of each stage of `write`; that of the last, "read", is its result."""
         batch = self.encode(sources)
+        yield "encode", batch
         tried = self.try_lengths(sources, batch)
-        return Written(self.hypotheses(sources, batch, tried, self.refine(batch, tried)), batch)
+        yield "lengths", tried
+        drafts = self.refine(batch, tried)
+        yield "refine", drafts
+        yield "read", Written(self.hypotheses(sources, batch, tried, drafts), batch)
 
     def encode(self, sources: Sequence[SourceSentence]) -> EncodedBatch:
         """Encodes a batch; its arrays may not be computed yet."""

@@ -133,6 +133,7 @@ def compile_options(parser: Parser) -> None:
     group.add_argument("--num_steps", type=int, nargs="+", help=about)
     group.add_argument("--num_lengths", type=int, nargs="+", help="drafts of a sentence (1)")
     group.add_argument("--beam", type=int, nargs="+", help="sizes of an autoregressive model's beam (1)")
+    parser.set_defaults(decoding_names=["num_steps", "num_lengths", "beam"])
     sizes = {
         "tokens": "tokens of each sentence, with EOS",
         "vocab_size": "rows of the embedding table, without --data (32,100 with sentinels)",

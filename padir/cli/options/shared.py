@@ -104,7 +104,7 @@ def decoding_options(
     without: Sequence[str] = (),
     defaults: str = "gin's Decoding, else the model's card, else as shown",
 ) -> None:
-    """Add an option for every row of `padir.options`.
+    """Add an option for every row of `padir.options`; `args.decoding_names` lists them.
 
     Args:
       several: let options take several values, where their rows say so.
@@ -112,7 +112,10 @@ def decoding_options(
       defaults: what holds for options that are not given.
     """
     group = parser.add_argument_group(f"decoding (defaults: {defaults})")
-    for name, option in OPTIONS.items():
+    names = [name for name in OPTIONS if name not in without]
+    parser.set_defaults(decoding_names=names)
+    for name in names:
+        option = OPTIONS[name]
         settings: dict[str, Any] = {"type": option.kind, "metavar": option.shape, "choices": option.choices or None}
         if option.kind is bool:
             settings = {"action": argparse.BooleanOptionalAction}
@@ -120,5 +123,4 @@ def decoding_options(
             settings["nargs"] = "+"
         if isinstance(option.default, tuple):
             settings["action"] = "append"
-        if name not in without:
-            group.add_argument(f"--{name}", help=option.help + shown(option.default), **settings)
+        group.add_argument(f"--{name}", help=option.help + shown(option.default), **settings)

@@ -15,7 +15,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.refiner import Refiner
 from padir.decoding.translation import Translation
-from padir.decoding.writer import Writer, Written
+from padir.decoding.writer import Writer
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
 from padir.evaluation.systems import Decodings, Row, alike, decodings_for, named, ways
@@ -73,13 +73,10 @@ class System:
         yield "tokenise", sources
         writer = self.writer(batch)
         if isinstance(writer, Refiner):
-            encoded = writer.encode(sources)
-            yield "encode", encoded
-            tried = writer.try_lengths(sources, encoded)
-            yield "lengths", tried
-            drafts = writer.refine(encoded, tried)
-            yield "refine", drafts
-            written = Written(writer.hypotheses(sources, encoded, tried, drafts), encoded)
+            written: Any = None
+            for stage, written in writer.stages(sources):
+                if stage != "read":  # which is a part of the last stage here
+                    yield stage, written
         else:
             written = writer.write(sources)
             yield "encode and write", written
