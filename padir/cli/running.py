@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
     except (MemoryError, RuntimeError) as error:  # XLA's error for too little memory is a RuntimeError
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _fail(f"out of memory ({first_line(error)}): use smaller batches, or shorter rows")
+        return _fail(f"out of memory ({first_line(error)}): {_less_memory(args)}")
     except OSError as error:
         _discard_output()
         return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
@@ -91,11 +91,21 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     _flush()
 
 
+def _less_memory(args: argparse.Namespace) -> str:
+    """The remedy for too little memory, which in training leaves the batches as large as they are."""
+    if args.command == "train" or (args.command == "benchmark" and args.steps):
+        return "take fewer rows at a time, with --gin.Batching.accumulation_steps=2 (or 4, 8)"
+    return "use smaller batches, or shorter rows"
+
+
 def _check_results(args: argparse.Namespace) -> None:
-    """Check that the files of results can be written, before any work."""
-    for name in _RESULTS:
+    """Check that files of results, and folders at addresses, can be written, before any work."""
+    for name in _RESULTS + (("model_dir",) if args.command == "train" else ()):
         path = getattr(args, name, None)
-        if path is not None and not is_address(path):
+        if path is not None and is_address(path):
+            if not getattr(args, "print_config", False):
+                RemoteFolder.at(path).check_writable()
+        elif path is not None and name != "model_dir":
             is_file = args.paths[name] == "FILE"
             check_writable(path, file=is_file)
             folder = Path(path).absolute().parent

@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -109,6 +110,12 @@ class RemoteFolder:
         with self._there(name):
             self._tried(name, lambda path: self.store.pipe_file(path, content))
 
+    def check_writable(self) -> None:
+        """Writes and removes a small file, so that a wrong name or missing rights are found before long work."""
+        name = f".padir.{secrets.token_hex(8)}"
+        self.write(name, b"")
+        self._tried(name, lambda path: self.store.rm(path))
+
     def put(self, file: Path, name: str) -> None:
         """Sends a file."""
         with self._there(name):
@@ -159,14 +166,18 @@ class RemoteFolder:
     def fetch_file(self, name: str, file: Path, expected: FileSum | None = None) -> None:
         """Fetches a file, which appears when all of it is here and is the expected one.
 
-        Raises `Damaged` if the expected file is not there, and FileNotFoundError if none is expected.
+        A file with another sha256 is fetched once more, because it may have been damaged on the way. Raises `Damaged`
+        if the expected file is not there, and FileNotFoundError if none is expected.
         """
         partial = beside(file, "partial")
         try:
             with write_errors(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                self._tried(name, lambda path: self.store.get_file(path, str(partial)))
-                if expected is not None and not _is(partial, expected):
+                for _ in range(2):
+                    self._tried(name, lambda path: self.store.get_file(path, str(partial)))
+                    if expected is None or _is(partial, expected):
+                        break
+                else:
                     raise Damaged(f"{self._path(name)} was changed or damaged (its sha256 differs)", remedy=_REMEDY)
                 os.replace(partial, file)
         except FileNotFoundError:

@@ -15,11 +15,12 @@ def add_sums(total: Sums, sums: Sums) -> Sums:
     return jax.tree.map(jnp.add, total, sums)
 
 
-def step_metrics(sums: Sums, seconds: float) -> dict[str, float]:
+def step_metrics(sums: Sums, seconds: float, untimed: float = 0.0) -> dict[str, float]:
     """Computes a log line's metrics from the sums of several steps; if all steps were skipped, only "skipped".
 
     Args:
       seconds: duration of the steps.
+      untimed: target tokens of steps that `seconds` leaves out.
     """
     skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
     if not sums.tokens:
@@ -42,5 +43,5 @@ def step_metrics(sums: Sums, seconds: float) -> dict[str, float]:
         row["rejecter_accuracy"] = correct / max(decisions, 1.0)
     if sums.unaligned is not None:
         row["unaligned"] = float(sums.unaligned)
-    row["tokens_per_second"] = tokens / seconds
+    row["tokens_per_second"] = (tokens - untimed) / seconds
     return {**row, **skipped}

@@ -95,6 +95,8 @@ class TrainRun:
         self._watch = Watch(self.folder, config.not_finite)
         self._sums: Sums | None = None
         self._mark = 0.0
+        self._start = self.at
+        self._untimed = 0.0  # target tokens of the first step, which compiles and is not timed
         self._learning_rate = config.optimizer.learning_rate.schedule(config.num_steps)
 
     def _first_state(self) -> TrainState:
@@ -156,6 +158,9 @@ class TrainRun:
         settle((self.state, sums))
         self._watch.add(self.at, arrays, sums.not_finite)
         self._sums = sums if self._sums is None else add_sums(self._sums, sums)
+        if self.at == self._start + 1 and not self._logs():
+            self._untimed = float(sums.tokens)  # waits for the step
+            self._mark = time.perf_counter()
 
     def stop_requested(self) -> bool:
         """True if any process was asked to stop and steps remain.
@@ -166,16 +171,20 @@ class TrainRun:
 
     def record(self) -> None:
         """Logs the metrics since the previous line of metrics, at every interval and after the last step."""
-        if self.at % self.config.intervals.log and self.at != self.config.num_steps:
+        if not self._logs():
             self.log.advance(self.at)
             return
         self._watch.drain()
         sums = jax.block_until_ready(self._sums)
-        row = step_metrics(sums, time.perf_counter() - self._mark)
+        row = step_metrics(sums, time.perf_counter() - self._mark, self._untimed)
         row["learning_rate"] = np.asarray(self._learning_rate(self.at - 1)).item()
         self.latest = self.log.write(self.at, row)
         self._sums = None
+        self._untimed = 0.0
         self._mark = time.perf_counter()
+
+    def _logs(self) -> bool:
+        return self.at % self.config.intervals.log == 0 or self.at == self.config.num_steps
 
     def checkpoint(self, stopping: bool) -> None:
         """Saves and validates at the intervals; if the run is asked to stop, it saves and raises KeyboardInterrupt."""

@@ -7,6 +7,7 @@ import os
 import pkgutil
 import shlex
 
+import jax
 import pytest
 from support.commands import refused, results, run
 from support.refusals import refuses
@@ -212,3 +213,21 @@ def test_what_comes_with_padir_is_listed(tmp_path, capsys):
     for kind, lines in found.items():
         assert f"{kind}:\n" in out and all(name in out and line.split()[0] in out for name, line in lines.items())
     assert run(capsys, "list models")[1].startswith("models:\n  de_en ")
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("train toy_cpu --data data/toy --model_dir runs/toy", "take fewer rows at a time, with"),
+        ("benchmark --steps 2 --gin_file=toy_cpu", "--gin.Batching.accumulation_steps=2"),
+        ("benchmark --model runs/toy", "use smaller batches"),
+    ],
+)
+def test_too_little_memory_of_a_device_has_a_remedy(command, remedy, tmp_path, monkeypatch, capsys):
+    def exhausted(_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("padir.cli.making.run_train", "padir.cli.measuring.run_benchmark", "padir.cli.running._fetch"):
+        monkeypatch.setattr(name, exhausted if ".run_" in name else lambda _: None)
+    assert remedy in refused(capsys, command)

@@ -86,6 +86,17 @@ class TestFetching:
         assert contents(again()) == contents(there)
         assert names(bucket, "get").count("bucket/run/sub/two") == 1
 
+    def test_a_file_that_was_damaged_on_the_way_is_fetched_again(self, there, bucket, monkeypatch):
+        def get_file(self, rpath, lpath, **settings):
+            whole(self, rpath, lpath, **settings)
+            if names(bucket, "get").count("bucket/run/one") == 1:
+                Path(lpath).write_text("x")
+
+        whole = bucket.get_file
+        monkeypatch.setattr(bucket, "get_file", get_file)
+        assert contents(fetched(RUN)) == contents(there)
+        assert names(bucket, "get").count("bucket/run/one") == 2
+
     def test_every_damage_is_found(self, there, bucket, tmp_path):
         def read(_):
             shutil.rmtree(tmp_path / "copies", ignore_errors=True)
@@ -223,6 +234,28 @@ class TestAddresses:
         bucket.fail(ConnectionError("no route"))
         status, _, errors = run(capsys, f"translate --model {RUN} a")
         assert status == 1 and "cannot be reached (ConnectionError: no route)" in errors
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "prepare --task toy_de_en --vocab vocab.model --output",
+            "average --model_dir runs/toy --last 2 --output",
+            "distill --model runs/toy --data data/toy --output",
+            "bigrams --model runs/toy --data data/toy --output",
+            "train toy_cpu --data data/toy --model_dir",
+        ],
+    )
+    @pytest.mark.parametrize(("failing", "error"), [("put", FileNotFoundError), ("remove", PermissionError)])
+    def test_a_bucket_that_cannot_be_written_is_found_before_the_work(self, bucket, capsys, command, failing, error):
+        """Stores say FileNotFoundError where there is no such bucket. None of the inputs is here."""
+        bucket.fail(error("gs://typo"), failing)
+        status, _, errors = run(capsys, f"{command} gs://typo/run")
+        assert status == 1 and f"cannot be reached ({error.__name__}: gs://typo)" in errors
+
+    def test_the_file_that_is_tried_does_not_stay(self, bucket, tmp_path, capsys):
+        model = prepared_numbers(tmp_path)
+        assert run(capsys, f"average --model_dir {model} --last 2 --output gs://bucket/run")[0] == 2
+        assert [kind for kind, _ in bucket.calls][:2] == ["put", "remove"] and not files_in(bucket.root)
 
     def test_names_of_models_may_stand_in_front(self, bucket, tmp_path, capsys):
         shutil.copytree(random_model_dir(tmp_path, max_length=8), bucket.root / "bucket" / "run")

@@ -30,6 +30,7 @@ from padir.storage.folders import LOCK
 from padir.text.ids import Ids
 from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective, TrainConfig
 from padir.training.log import TrainingLog, read_rows
+from padir.training.sharded_step import ShardedStep
 from padir.training.state import TrainState
 from padir.training.step import make_step
 
@@ -76,6 +77,19 @@ class TestRun:
         )
         rows = [row for row in read_rows(tmp_path / "model" / "metrics.jsonl") if "loss" in row]
         assert len(rows) == 3 and min(row["tokens_per_second"] for row in rows) > 1
+
+    def test_the_time_of_compiling_is_no_time_of_training(self, data, tmp_path, monkeypatch):
+        def compiling(self, *arguments):
+            clock.now += 1e6 if not calls else 0
+            calls.append(arguments)
+            return step(self, *arguments)
+
+        clock, calls, step = Clock(), [], ShardedStep.__call__
+        monkeypatch.setattr(ShardedStep, "__call__", compiling)
+        monkeypatch.setattr("padir.training.run.time", types.SimpleNamespace(perf_counter=clock))
+        train_tiny(data, tmp_path / "model", intervals=Intervals(log=3, evaluate=6, checkpoint=6))
+        first, second = (row["tokens_per_second"] for row in read_rows(tmp_path / "model" / "metrics.jsonl"))
+        assert second > 1 and first == pytest.approx(second * 2 / 3, 0.5)  # a call of the clock each; two of three steps
 
     def test_run_again_when_finished_it_changes_nothing(self, data, finished, logged):
         files = [path for path in finished.glob("*") if path.is_file() and path.name != LOCK]
