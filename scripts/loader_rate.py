@@ -1,4 +1,4 @@
-"""Measure how fast one host's loader makes batches: real tokens a second, wall clock and CPU.
+"""Measure how fast one host's loader makes batches: target tokens a second, by the wall clock and by the CPU's.
 
     python scripts/loader_rate.py --data data/mine --rows 256 --row_length 256
     python scripts/loader_rate.py --data data/mine --rows 256 --row_length 256 --shard 0 32    # one of 32 hosts
@@ -36,7 +36,7 @@ def main() -> None:
     print(f"host {args.shard[0]} of {args.shard[1]}: {source:,.0f} source and {target:,.0f} target tokens a batch")
     for name, seconds in (("wall clock", wall), ("CPU", cpu)):
         each = seconds / args.batches
-        print(f"{name}: {1e3 * each:.1f} ms a batch, {(source + target) / each:,.0f} tokens a second")
+        print(f"{name}: {1e3 * each:.1f} ms a batch, {target / each:,.0f} target tokens a second")
 
 
 if __name__ == "__main__":

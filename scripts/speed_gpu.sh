@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Speed on one GPU at the paper's size in bfloat16, into results/speed_gpu_*: 30 and 100 tokens in batches of 1, 32 and 256
 # and, if a prepared folder is named, training steps. It needs an environment with padir and JAX for the GPU.
-#   scripts/speed_gpu.sh [PREPARED_FOLDER]
-# TOKENS="30", SIZES="1 32" and TRAIN="wmt14_de_en" take a part of this. Each part is a process of its own with its own
-# results. DRY_RUN=1 takes a tiny model and few sentences, to see that everything runs: 3 minutes on 2 CPU cores.
+#   scripts/speed_gpu.sh [PREPARED_FOLDER [OPTION...]]
+#   TOKENS= scripts/speed_gpu.sh data/wmt14_de_en --gin.Batching.accumulation_steps=2    # training alone, on a GPU of 40 GB
+# OPTION... are options of the training steps. TOKENS="30", SIZES="1 32" and TRAIN="wmt14_de_en" take a part of all this. Each
+# part is a process of its own with its own results. DRY_RUN=1 takes a tiny model and few sentences, to see that everything runs: 3 minutes on 2 CPU cores.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,10 +34,10 @@ for length in ${TOKENS-30 100}; do
     done
 done
 if [[ -n "${1:-}" ]]; then
-    # The plan of the student's step is 63.3 GB (docs/devices.md), and JAX takes three quarters of a GPU by default.
+    # The plan of the student's step is 47.4 GB (docs/devices.md), and JAX takes three quarters of a GPU by default.
     export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
     for run in ${TRAIN-wmt14_de_en wmt14_de_en_ar}; do
         "$python" -m padir benchmark --steps "$steps" --gin_file="configs/run/$run.gin" "${shrink[@]}" --data "$1" \
-            --set vocab_size="$vocabulary" --output "$output/speed_gpu_training_$run"
+            "${@:2}" --set vocab_size="$vocabulary" --output "$output/speed_gpu_training_$run"
     done
 fi

@@ -4,9 +4,9 @@
 #   scripts/tpu_vm.sh NAME ZONE TYPE BUCKET RUN STAGES [OPTION...]
 #   scripts/tpu_vm.sh padir us-west4-a v5litepod-8 gs://mine wmt14_de_en teacher,distill,student,evaluate
 # train_host.sh explains RUN, STAGES and OPTION. CAPACITY says how the VM is made: `spot` (cheap; may be preempted at any
-# time), `on-demand`, or `queued` (on demand; the script waits in the queue). After a preemption the same command makes a new
-# VM, and the run goes on from the bucket. The last commit is copied, not later changes. PAUSE is the time between two tries,
-# and two looks at the queue, in seconds.
+# time), `on-demand`, or `queued` (on demand; the script waits in the queue). A NAME that is in the queue stays `queued`. After
+# a preemption the same command makes a new VM, and the run goes on from the bucket. The last commit is copied, not later
+# changes. PAUSE is the time between two tries, and two looks at the queue, in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if (($# < 6)); then
@@ -20,7 +20,7 @@ case "$type" in
     v5litepod-*) image=v2-alpha-tpuv5-lite ;;
     v6e-*) image=v2-alpha-tpuv6e ;;
     v2-*)
-        echo "TYPE must not be $type: a core of v2 has 8 GB, and the paper's run needs 8.4 GB of each of 8 cores" >&2
+        echo "TYPE must not be $type: a core of v2 has 8 GiB, and the paper's run was not compiled for it" >&2
         exit 2
         ;;
     *)
@@ -53,10 +53,13 @@ state_of_vm() {
     tpu describe "$name" --format 'value(state)' 2>/dev/null || true
 }
 
+in_queue() {
+    queue describe "$name" >/dev/null 2>&1
+}
+
 make_queued() { # returns when the queue has given the VM
     local place
-    queue describe "$name" >/dev/null 2>&1 || queue create "$name" --node-id "$name" --accelerator-type "$type" \
-        --runtime-version "$image" --scopes "$scopes"
+    in_queue || queue create "$name" --node-id "$name" --accelerator-type "$type" --runtime-version "$image" --scopes "$scopes"
     until [[ "$(state_of_vm)" == READY ]]; do
         place="$(queue describe "$name" --format 'value(state.state)')" || place=unknown
         if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then
@@ -68,11 +71,12 @@ make_queued() { # returns when the queue has given the VM
     done
 }
 
+! in_queue || capacity=queued
 delete="tpu-vm delete $name --zone $zone"
 [[ "$capacity" != queued ]] || delete="queued-resources delete $name --zone $zone --force"
 folder="$(mktemp -d)"
 # Google makes a VM, or queues for it, even if this script is stopped meanwhile.
-trap 'rm -r "$folder"; echo "As long as $name exists, it costs money. To delete it: gcloud compute tpus $delete" >&2' EXIT
+trap 'rm -r "$folder"; echo "If $name exists, it costs money. To delete it: gcloud compute tpus $delete" >&2' EXIT
 scopes=https://www.googleapis.com/auth/cloud-platform # the bucket's own rights decide
 state="$(state_of_vm)"
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Works on this host through the stages of a run of the paper: makes an environment, checks the devices, and repeats what fails.
+# Works on this host through the stages of a run of the paper: makes an environment, checks the devices and the bucket, and
+# repeats what fails.
 #   scripts/train_host.sh tpu|cuda13|cuda12 PLACE RUN STAGES [OPTION...]
 #   scripts/train_host.sh cuda13 . wmt14_de_en teacher,distill,student,evaluate
 #   scripts/train_host.sh show PLACE RUN STAGES [OPTION...]       # only prints the commands of the stages
@@ -8,8 +9,9 @@
 # command goes on where an earlier one stopped: a stage that is done ends at once, an evaluation starts over.
 # A run of days outlives its connection under tmux:
 #   tmux new -s padir scripts/train_host.sh cuda13 . wmt14_de_en teacher,distill,student,evaluate \; set remain-on-exit on
-# `tmux kill-session -t padir` comes before the next start; it ends a run that is alive.
-# What padir refuses (2) and signals (129, 130, 143) end the script, and so do five failures in a row within an hour each.
+# `tmux send-keys -t padir C-c` saves and stops; `tmux kill-session -t padir` comes before the next start.
+# What padir refuses (2) and signals (129, 130, 143) end the script, and so do five failures in a row within an hour each; five
+# failures to set up end it, too.
 # PAUSE is the time between two tries in seconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -63,13 +65,33 @@ if [[ "$device" == show ]]; then
 fi
 
 export PATH="$HOME/.local/bin:$PATH"
-if ! command -v uv >/dev/null; then
-    curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh
-fi
-# The image of a TPU VM has Python 3.10, which is too old. The constraints are the versions that the tests passed with.
-uv venv --allow-existing --python 3.11 .venv
-uv pip install --python .venv/bin/python --constraint constraints-3.11.txt '.[gcs]' "jax[$device]"
-.venv/bin/python -c 'import jax; found = jax.devices(); print(found); assert found[0].platform != "cpu", "JAX sees only the CPU"'
+# The newest gcsfs would warn once a request that it does not know the kind of bucket.
+export GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT="${GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT:-false}"
+
+setup() { # `set -e` does not work here: the caller tests the status
+    if ! command -v uv >/dev/null; then
+        curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh || return
+    fi
+    # The image of a TPU VM has Python 3.10, which is too old. The constraints are the versions that the tests passed with.
+    uv venv --allow-existing --python 3.11 .venv &&
+        uv pip install --python .venv/bin/python --constraint constraints-3.11.txt '.[gcs]' "jax[$device]" &&
+        .venv/bin/python -c 'import jax
+found = jax.devices()
+print(found)
+assert found[0].platform != "cpu", "JAX sees only the CPU"' || return
+    [[ "$place" != gs://* ]] || .venv/bin/python -c 'import sys
+from padir.storage.remote import RemoteFolder
+RemoteFolder.at(sys.argv[1] + "/runs").check_writable()' "$place"
+}
+tries=1
+until setup; do
+    if ((tries++ == 5)); then
+        echo "this host could not be set up in five tries: mend what the last lines say, and start this script again" >&2
+        exit 1
+    fi
+    echo "setting up failed and is repeated" >&2
+    sleep "${PAUSE:-10}"
+done
 
 # JAX takes three quarters of a GPU's memory by default, and the paper's run on one H100 needs all of that.
 [[ "$device" == tpu ]] || export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
@@ -80,7 +102,7 @@ fi
 
 send_results() { # results are files of this machine; of several workers only the first has them
     local try
-    trap - INT TERM HUP # these end the tries
+    trap - INT TERM # these end the tries
     for try in 1 2 3 4 5; do
         .venv/bin/python - "$place" "results/$run" <<'PYTHON' && return
 import glob, os, sys
@@ -96,9 +118,9 @@ PYTHON
     exit 1
 }
 
-# These signals reach padir, too, and its exit status ends the loop. If one ended this script, systemd or tmux would send padir
-# another, which interrupts the checkpoint.
-trap : INT TERM HUP
+# These signals reach padir, too, and its exit status ends the loop. If one ended this script, systemd would send padir another,
+# which interrupts the step. SIGHUP (the terminal is gone) reaches only this script and ends it: then padir gets it.
+trap : INT TERM
 for stage in ${stages//,/ }; do
     work "$stage" "$@"
     failures=0

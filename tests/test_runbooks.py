@@ -1,10 +1,12 @@
 """The scripts for a TPU VM and a GPU host, with stand-ins for `gcloud` and whatever a machine of the cloud has."""
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,7 @@ esac
 """
 UV = """
 echo "uv $*" >> "$LOG"
+if [[ -e "$STATE.down.$1" ]]; then rm "$STATE.down.$1"; echo "error: Request failed after 3 retries" >&2; exit 2; fi
 if [[ $1 == venv ]]; then
     mkdir -p .venv/bin && cp "$FAKES/python" .venv/bin
 else
@@ -66,6 +69,7 @@ STAND_INS = {
     "gcloud": GCLOUD,
     "curl": """
 echo "curl $*" >> "$LOG"
+if [[ -e "$STATE.down.curl" ]]; then rm "$STATE.down.curl"; echo "curl: (6) Could not resolve host: astral.sh" >&2; exit 6; fi
 echo 'mkdir -p "$HOME/.local/bin" && cp "$FAKES/uv_later" "$HOME/.local/bin/uv"' """,
     "uv_later": UV,
     "git": """if [[ $1 == cat-file ]]; then [[ "$3" != *_en_de.gin ]]; exit; fi
@@ -149,7 +153,7 @@ def test_a_vm_has_the_image_of_its_kind_and_is_made_once(machine, kind, image):
     def commands():
         status, log = run(machine, TPU_VM, "mine", "zone", kind, *STUDENT)
         assert status == 0
-        return [line.removeprefix("gcloud compute tpus tpu-vm ") for line in log if line.startswith("gcloud compute ")]
+        return [line.removeprefix("gcloud compute tpus tpu-vm ") for line in log if " tpu-vm " in line]
 
     assert f"create mine --accelerator-type {kind} --version {image} {SCOPES} --spot --zone zone" in commands()
     assert [command.split()[0] for command in commands()] == ["describe", "scp", "ssh"]
@@ -168,10 +172,10 @@ def test_a_vm_that_does_not_answer_can_be_deleted(machine, capsys):
     status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
     errors = capsys.readouterr().out
     assert status == 1 and sum(" scp " in line for line in log) == 5 and "(its state is STOPPED)" in errors
-    assert "To delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
+    assert "If mine exists, it costs money. To delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
 
 
-def test_a_vm_on_demand_or_from_the_queue(machine):
+def test_a_vm_on_demand_or_from_the_queue(machine, capsys):
     def commands(**changes):
         _, log = run({**machine, **changes}, TPU_VM, "mine", "zone", "v5litepod-8", *STUDENT)
         return [line.removeprefix("gcloud compute tpus ") for line in log if line.startswith("gcloud compute ")]
@@ -185,6 +189,10 @@ def test_a_vm_on_demand_or_from_the_queue(machine):
     assert f"queued-resources create mine {made}" in queued and "tpu-vm ssh" in queued[-1]
     Path(machine["STATE"]).unlink()  # the script was stopped while it waited: it waits again in its place
     assert not any("create" in command for command in commands(CAPACITY="queued"))
+    Path(machine["STATE"]).unlink()  # the VM is gone and CAPACITY forgotten: no spot VM, and the entry is deleted at the end
+    capsys.readouterr()
+    assert not any("create" in command for command in commands())
+    assert "gcloud compute tpus queued-resources delete mine --zone zone --force\n" in capsys.readouterr().out
     for name in (machine["STATE"], machine["STATE"] + ".queue"):
         Path(name).unlink()
     assert not any(" ssh " in command for command in commands(CAPACITY="queued", QUEUE="FAILED"))
@@ -285,7 +293,7 @@ def test_results_go_to_the_bucket(machine, host, tmp_path):
     assert status == 0 and sent == {f"bucket/results/wmt14_de_en.{end}" for end in ("json", "rows/a")}
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_the_checkpoint_and_ends_the_loop(machine, host, sent):
     Path(machine["FAKES"], "padir").write_text(
         """#!/bin/bash
@@ -297,14 +305,66 @@ while true; do sleep 0.1; done
     command = ["env", "--default-signal", host, "tpu", *STUDENT]  # tests in the background ignore SIGINT
     process = subprocess.Popen(command, env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None and process.stdout.readline() == "started\n"
-    os.killpg(process.pid, sent)  # as a terminal, systemd and tmux do
+    os.killpg(process.pid, sent)  # as a terminal does with Ctrl-C, and systemd
     assert (process.communicate(timeout=60)[0], process.returncode) == ("saved\n", 130)
+
+
+@pytest.mark.skipif(shutil.which("setsid", path="/usr/bin:/bin") is None, reason="needs setsid of util-linux")
+def test_a_terminal_that_is_gone_stops_padir_once(machine, host, tmp_path):
+    """As with `tmux kill-session`: the kernel sends SIGHUP to the script, the session's leader, and then to padir."""
+    signals = tmp_path / "signals"
+    Path(machine["FAKES"], "padir").write_text(
+        f"""#!/bin/bash
+trap 'echo signal >> {signals}' INT TERM HUP
+echo started
+while [[ ! -e {signals} ]]; do sleep 0.1; done
+sleep 0.5
+echo saved >> {signals}
+exit 130
+"""
+    )
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", host, "tpu", *STUDENT], env=machine, stdin=end, stdout=end, stderr=end
+    )
+    os.close(end)
+    shown = ""
+    while "started" not in shown:
+        shown += os.read(terminal, 1000).decode()
+    os.close(terminal)
+    assert process.wait(timeout=60) == -signal.SIGHUP
+    begun = time.monotonic()
+    while "saved" not in (text := signals.read_text() if signals.exists() else "") and time.monotonic() < begun + 60:
+        time.sleep(0.1)
+    assert text == "signal\nsaved\n"
+
+
+@pytest.mark.parametrize("down", ["curl", "venv", "pip"])
+def test_setting_up_is_repeated(machine, host, down):
+    Path(machine["STATE"] + f".down.{down}").touch()
+    status, log = run(machine, host, "tpu", *STUDENT)
+    assert status == 0 and sum(line.startswith("padir ") for line in log) == 1
+    assert not Path(machine["STATE"] + f".down.{down}").exists()
 
 
 def test_without_its_device_a_host_does_not_train(machine, host):
     Path(machine["FAKES"], "python").write_text("#!/bin/bash\nexit 1\n")
     status, log = run(machine, host, "cuda13", *STUDENT)
     assert status == 1 and not any(line.startswith("padir ") for line in log)
+    assert sum(line.startswith("uv pip ") for line in log) == 5
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_the_bucket_is_tried_before_the_stages(machine, host, tmp_path, capsys, may):
+    """With the true Python and a store on disk, or without one."""
+    code = f"""if [[ "$2" == *RemoteFolder* ]]; then
+    PYTHONPATH="{ROOT}:{ROOT / "tests"}" exec "{sys.executable}" -c "from support.bucket import install; install(); $2" "${{@:3}}"
+fi"""
+    Path(machine["FAKES"], "python").write_text(f"#!/bin/bash\n{code}\n")
+    buckets = str(tmp_path / "b") if may else "/proc/no_bucket"  # the second can be made by nobody
+    status, log = run({**machine, "BUCKETS": buckets}, host, "cuda13", *STUDENT)
+    assert (status, sum(line.startswith("padir ") for line in log)) == ((0, 1) if may else (1, 0))
+    assert may or "cannot be reached (FileNotFoundError" in capsys.readouterr().out
 
 
 def test_the_papers_run_starts_on_a_gpu_host(machine, tokenizer, tmp_path):
