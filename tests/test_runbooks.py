@@ -69,7 +69,9 @@ STAND_INS = {
     "gcloud": GCLOUD,
     "curl": """
 echo "curl $*" >> "$LOG"
-if [[ -e "$STATE.down.curl" ]]; then rm "$STATE.down.curl"; echo "curl: (6) Could not resolve host: astral.sh" >&2; exit 6; fi
+if [[ -e "$STATE.down.curl" ]]; then
+    rm "$STATE.down.curl"; echo "curl: (6) Could not resolve host: astral.sh" >&2; exit 6
+fi
 echo 'mkdir -p "$HOME/.local/bin" && cp "$FAKES/uv_later" "$HOME/.local/bin/uv"' """,
     "uv_later": UV,
     "git": """if [[ $1 == cat-file ]]; then [[ "$3" != *_en_de.gin ]]; exit; fi
@@ -172,7 +174,9 @@ def test_a_vm_that_does_not_answer_can_be_deleted(machine, capsys):
     status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
     errors = capsys.readouterr().out
     assert status == 1 and sum(" scp " in line for line in log) == 5 and "(its state is STOPPED)" in errors
-    assert "If mine exists, it costs money. To delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
+    assert (
+        "If mine exists, it costs money. To delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
+    )
 
 
 def test_a_vm_on_demand_or_from_the_queue(machine, capsys):
@@ -189,7 +193,9 @@ def test_a_vm_on_demand_or_from_the_queue(machine, capsys):
     assert f"queued-resources create mine {made}" in queued and "tpu-vm ssh" in queued[-1]
     Path(machine["STATE"]).unlink()  # the script was stopped while it waited: it waits again in its place
     assert not any("create" in command for command in commands(CAPACITY="queued"))
-    Path(machine["STATE"]).unlink()  # the VM is gone and CAPACITY forgotten: no spot VM, and the entry is deleted at the end
+    Path(
+        machine["STATE"]
+    ).unlink()  # the VM is gone and CAPACITY forgotten: no spot VM, and the entry is deleted at the end
     capsys.readouterr()
     assert not any("create" in command for command in commands())
     assert "gcloud compute tpus queued-resources delete mine --zone zone --force\n" in capsys.readouterr().out
@@ -358,7 +364,8 @@ def test_without_its_device_a_host_does_not_train(machine, host):
 def test_the_bucket_is_tried_before_the_stages(machine, host, tmp_path, capsys, may):
     """With the true Python and a store on disk, or without one."""
     code = f"""if [[ "$2" == *RemoteFolder* ]]; then
-    PYTHONPATH="{ROOT}:{ROOT / "tests"}" exec "{sys.executable}" -c "from support.bucket import install; install(); $2" "${{@:3}}"
+    export PYTHONPATH="{ROOT}:{ROOT / "tests"}"
+    exec "{sys.executable}" -c "from support.bucket import install; install(); $2" "${{@:3}}"
 fi"""
     Path(machine["FAKES"], "python").write_text(f"#!/bin/bash\n{code}\n")
     buckets = str(tmp_path / "b") if may else "/proc/no_bucket"  # the second can be made by nobody

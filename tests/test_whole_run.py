@@ -46,7 +46,8 @@ INSTALL = "import sys; from support.bucket import install; install(); exec(sys.s
 STAND_INS = {
     "uv": "mkdir -p .venv/bin && cp ../fakes/padir ../fakes/python .venv/bin",
     "padir": f'JAX_COMPILATION_CACHE_DIR="$HOME/jax" {PYTHON} -m support.bucket "$@"',
-    "python": f"""[[ $1 != -c || $2 == *jax.devices* ]] || {PYTHON} -c "from support.bucket import install; install(); $2" "${{@:3}}"
+    "python": f"""code="from support.bucket import install; install(); $2"
+[[ $1 != -c || $2 == *jax.devices* ]] || {PYTHON} -c "$code" "${{@:3}}"
 [[ $1 == -c ]] || {PYTHON} -c '{INSTALL}' "${{@:2}}" """,  # a CPU will do
 }
 

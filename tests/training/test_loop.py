@@ -89,7 +89,9 @@ class TestRun:
         monkeypatch.setattr("padir.training.run.time", types.SimpleNamespace(perf_counter=clock))
         train_tiny(data, tmp_path / "model", intervals=Intervals(log=3, evaluate=6, checkpoint=6))
         first, second = (row["tokens_per_second"] for row in read_rows(tmp_path / "model" / "metrics.jsonl"))
-        assert second > 1 and first == pytest.approx(second * 2 / 3, 0.5)  # a call of the clock each; two of three steps
+        assert second > 1 and first == pytest.approx(
+            second * 2 / 3, 0.5
+        )  # a call of the clock each; two of three steps
 
     def test_run_again_when_finished_it_changes_nothing(self, data, finished, logged):
         files = [path for path in finished.glob("*") if path.is_file() and path.name != LOCK]
