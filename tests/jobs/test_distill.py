@@ -39,6 +39,8 @@ DECODING = Decoding(num_steps=2, batch_size=1)
 class Dictionary(Translator):
     """A teacher that looks every word up; it remembers what it was asked, and stops where it is told to."""
 
+    card = tokenizer = None  # of an instance, in place of its loaded model's
+
     def __init__(self, tokenizer, words=None, limit=99, stop_at=None, languages=("de", "en"), length_head="token"):
         self.words = dict(zip(GERMAN, ENGLISH, strict=True)) | (words or {})
         self.tokenizer, self.limit, self.stop_at, self.calls = tokenizer, limit, stop_at, []
