@@ -164,8 +164,8 @@ def hold_terms(
         around = {i: own for i, own in around.items() if own.spelt and own.least <= config.max_length}
     if around:
         # One candidate is enough, because the length is known. The terms may be outside a shortlist.
-        other = ("prefix_beam", "num_drafts", "rerank", "length_normalization", "shortlist")
-        single = decoding.without(*LENGTHS, *other)
+        single = decoding.without(*LENGTHS, "prefix_beam", "num_drafts")
+        single = single.without("rerank", "length_normalization", "shortlist")
         request = Request(templates=[*around.values()], truncate=True, trace=trace)
         refining = translator.with_own_writer()  # other engines may hold no words
         again = refining.translate_sentences([texts[i] for i in around], single, request)
