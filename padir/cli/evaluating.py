@@ -16,6 +16,7 @@ from padir.cli.console import read_lines, tell, warn
 from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError, first_line
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
+from padir.evaluation.paper import differences, paper_rows
 from padir.evaluation.rows import summary
 from padir.from_text import own_object
 from padir.metrics import significance
@@ -99,6 +100,9 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
 
 def run_tables(args: argparse.Namespace) -> dict[str, Any]:
     rows = read_rows(args.files)
+    told = differences(rows) if args.paper else []
+    if args.paper:
+        rows += paper_rows(rows)
     known = {name for row in rows for name in row["scores"]}
     if missing := [name for name in args.metric or () if name not in known]:
         raise PadirError(f"no row has {missing[0]!r}: name metrics that the files have ({', '.join(sorted(known))})")
@@ -106,6 +110,7 @@ def run_tables(args: argparse.Namespace) -> dict[str, Any]:
     if not args.metric and "bleurt" not in known:
         warn("no row has BLEURT: it needs `padir evaluate --metric bleurt=DIR`")
     text = paper_tables(rows, metrics, **chosen(args, "padir.evaluation:paper_tables"))
+    text += "".join(f"{line}\n" for line in told)
     if args.output:
         write_text(args.output, text)
     else:

@@ -325,6 +325,8 @@ def _table(rows: Rows, grid: Grid, system: Sequence[str], columns: Sequence[str]
     named = None
     for key, by_column in grid.items():
         values = [cell(by_column[name], metric) if name in by_column else "-" for name in columns]
+        if {*values} == {"-"}:
+            continue
         lines.append(["" if key[0] == named else key[0], *key[1:], *values])
         named = key[0]
     heads = [_HEADS.get(c, c.capitalize().replace("_", " ")) for c in system]

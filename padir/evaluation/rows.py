@@ -147,7 +147,7 @@ def _shortlist(row: RowDict) -> str:
     return f"{kept['candidates']} candidates, {kept['frequent']} frequent" if kept else "-"
 
 
-def _hypotheses(row: RowDict) -> str:
+def hypotheses(row: RowDict) -> str:
     """Number of hypotheses asked for; duplicates among them are removed later."""
     if row.get("causal"):
         return str((row.get("search") or {}).get("size", 1))
@@ -165,7 +165,7 @@ SYSTEM: dict[str, Callable[[RowDict], str]] = {
     "drop_repeats": lambda row: {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")],
     "batch": lambda row: str(row.get("batch_size", "-")),
     "seed": lambda row: str(row.get("seed", "-")),
-    "hypotheses": _hypotheses,
+    "hypotheses": hypotheses,
     "steps": steps,
 }
 

@@ -60,6 +60,8 @@ def tables_options(parser: Parser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON files of `padir evaluate`")
     metric = "metrics, one table for each (bleu, bleurt and stutter if present)"
     parser.add_argument("--metric", nargs="+", metavar="NAME", help=metric)
+    about = "also show the paper's results on these test sets, and how far the rows are from them"
+    parser.add_argument("--paper", action="store_true", help=about)
     across = {"across": "what the columns of a table are, test_set or steps"}
     settings_option(parser, {"evaluation:paper_tables": across})
     parser.add_argument("--output", metavar="FILE", help="the Markdown file to write (default: standard output)")
