@@ -1,7 +1,7 @@
 """Pages of the site that are made when it is built: commands, API, the model in the browser. A hook of mkdocs.
 
-Nothing here is committed: each page is made of the parsers, the gin files or the docstrings. The tables
-within pages are committed (`fill_tables.py`).
+Nothing here is committed: each page is made of the parsers, the gin files or the docstrings, below an introduction that
+stands here. The tables within pages are committed (`fill_tables.py`).
 """
 
 import argparse
@@ -35,6 +35,8 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made to those that are written."""
     made = {
+        "commands.md": COMMANDS + commands(),
+        "api.md": API + api(),
         "index.md": from_root("README.md"),
         "changelog.md": from_root("CHANGELOG.md"),
         "contributing.md": from_root("CONTRIBUTING.md"),
@@ -53,7 +55,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts what is made where a page has a mark such as <!-- made: commands -->, and MathML for formulas."""
+    """Puts what is made where a page has a mark such as <!-- made: configs -->, and MathML for formulas."""
     made = MARK.sub(lambda mark: MADE[mark[1]](), markdown)
     return FORMULA.sub(lambda formula: latex2mathml.converter.convert(formula[1], display="block"), made)
 
@@ -72,6 +74,25 @@ def from_root(name: str) -> str:
 
 
 # Commands
+
+COMMANDS = """# Commands
+
+This page lists padir's commands and their options; `padir COMMAND --help` prints the same text. Every command takes
+gin configuration (`--gin_file FILE`, repeatable; `--gin.NAME=VALUE`) and `--json FILE`, which writes its results.
+
+On bad input a command prints one line on standard error and exits with status 2. It exits with 1 if an address cannot
+be reached, and with 130 on Ctrl-C. A table of `evaluate` notes the combinations of options that the model refuses; with
+at least one other row, the status is 0.
+
+Compiled programs are kept in `~/.cache/padir/jax`, so that the second call of a command starts faster.
+`JAX_COMPILATION_CACHE_DIR` names another folder; if it is empty, programs are not kept. In Python, `Translator.load`
+also keeps programs there, unless JAX's cache is already set. `padir.compile_cache(FOLDER)` names another folder.
+
+`--data`, `--model`, `--model_dir` and `--rerank` also take addresses such as `gs://bucket/run`. So does `--output` of
+`prepare`, `bigrams`, `average` and `distill`. [Buckets](running.md#buckets) says where padir keeps copies of these
+folders.
+
+"""
 
 
 def commands() -> str:
@@ -162,6 +183,13 @@ def configs() -> str:
 
 # Python API
 
+API = """# Python API
+
+`import padir` gives the translator and its options. The other packages are imported by name, such as
+`from padir.refinement import refine`. Names of arrays end in [axis letters](architecture.md#axis-letters).
+
+"""
+
 
 def packages() -> Iterator[tuple[str, str]]:
     """(name, first paragraph of its docstring) of each package that says what is public in it."""
@@ -177,4 +205,4 @@ def api() -> str:
     return "\n".join(f"- [`{name}`](api/{name}.md): {about}" for name, about in packages())
 
 
-MADE = {"commands": commands, "configs": configs, "api": api}
+MADE = {"configs": configs}
