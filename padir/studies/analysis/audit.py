@@ -263,13 +263,16 @@ def run(
       The content of audit.json: "checks" of own functions and "rows" of errors.
 
     Raises:
-      PadirError: a sampler is unknown, or draws in a way that cannot be enumerated.
+      PadirError: a sampler is unknown, or draws in a way that cannot be enumerated; or a folder is given, and
+        matplotlib is not installed.
     """
-    require_matplotlib()
-    return written({"subject": "audit", "seed": seed}, _audited(own, options, seed, tell), output)
+    if output:
+        require_matplotlib()
+    findings = _audited(own, options, seed, tell, draws=bool(output))
+    return written({"subject": "audit", "seed": seed}, findings, output)
 
 
-def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell) -> Findings:
+def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell, *, draws: bool) -> Findings:
     each, samples = options.targets, options.samples
     wanted = list(strategies_of(own, options.strategies, samples))
     targets = Targets.of(each, seed)
@@ -306,7 +309,7 @@ def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell) -
         )
     if left_out:
         text += f" Left out, because they have too many states to enumerate: {'; '.join(left_out)}."
-    pictures = {"kl": plotting.png(plotting.draw_audit, rows, {*own})} if rows else {}
+    pictures = {"kl": plotting.png(plotting.draw_audit, rows, {*own})} if rows and draws else {}
     sections = [Section("What each sampler does", "", {}, checked)] if checked else []
     sections += [Section("Strategies with exact conditionals", text, pictures, rows)]
     return Findings(rows, {"n": each, "left_out": left_out, "sampled": drawn, "checks": checked}, sections)

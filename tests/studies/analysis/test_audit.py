@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -248,6 +249,15 @@ def test_ones_own_strategy_stands_beside_the_others(tmp_path):
     assert rows["spin glasses", "mask", "block_gibbs", 7]["tv_±"] > 0
     assert json.loads((tmp_path / "audit.json").read_text())["rows"] == found["rows"]
     assert (tmp_path / "audit_kl.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_matplotlib_is_needed_for_a_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not installed
+    options = audit.AuditOptions(strategies=("mask_predict",), targets=1)
+    assert audit.run([], options, tell=print)["rows"]
+    with refused("matplotlib padir[plot]"):
+        audit.run([], options, output=str(tmp_path / "new"), tell=print)
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_interval_is_over_targets():
