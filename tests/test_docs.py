@@ -39,10 +39,14 @@ def test_the_snippet_of_a_strategy_runs(tokenizer, monkeypatch, capsys):
     assert names["options"].mode == "refine" and len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_the_snippets_of_the_cookbook_run(tokenizer, monkeypatch):
+def test_the_snippets_of_the_cookbook_run(tokenizer, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    load = padir.Translator.load
     names = run_snippets("docs/cookbook.md", tokenizer, monkeypatch)
     assert len(names["translations"]) == len(names["table"]["en"]) == 2
     assert names["refined"].passes_B.tolist() == [3, 3]
+    saved = load("models/mine").decoding
+    assert saved.length_min_p == 0.03 and saved.num_lengths == 5
 
 
 def test_the_messages_are_those_of_the_library():
