@@ -73,7 +73,7 @@ TABLES |= {
 }
 TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
 TABLES |= {"devices": SPEED["devices"], "gpu": SPEED["gpu"], "gpu_training": SPEED["gpu_training"]}
-TABLES |= {name: COMPONENTS[name] for name in ("components", "chosen_strategies")}
+TABLES["chosen_strategies"] = COMPONENTS["chosen_strategies"]
 TABLES |= {name: SAMPLERS[name] for name in ("audit", "prediction")}
 TABLES |= STUDIES["TABLES"]
 MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")

@@ -38,11 +38,11 @@ def python_blocks():
 
 
 def test_the_loop_prints_what_it_says(capsys):
-    exec(compile(python_blocks()[0], str(README), "exec"), {})
+    exec(compile(python_blocks()[1], str(README), "exec"), {})
     assert capsys.readouterr().out == "[[7 8 9 1]] [2]\n"
 
 
 @pytest.mark.slow
 def test_the_library_example_translates(capsys):
-    exec(compile(python_blocks()[1], str(README), "exec"), {})
+    exec(compile(python_blocks()[0], str(README), "exec"), {})
     assert capsys.readouterr().out.startswith("I'm hungry.")

@@ -113,7 +113,7 @@ def refine_drafts(model: Transformer, params, inputs: DraftInputs, options: Refi
         traced_steps=options.traced_steps,
         rows_at_once=options.rows_at_once,
     )
-    drafts = _written(refined, inputs) if written else _searched(refined, inputs, decoder, options.prefix_beam)
+    drafts = _written(refined, inputs) if written else _best_sentences(refined, inputs, decoder, options.prefix_beam)
     if (traced := drafts.trace_TRL) is not None:
         traced = expand(traced[0], inputs.kept_v), traced[1]
     tokens: Any = drafts.tokens_RL  # NumPy arrays only on the host
@@ -135,13 +135,13 @@ def _written(refined: Refined, inputs: DraftInputs) -> Drafts:
     return Drafts(*arrays, trace_TRL=_trace(refined))
 
 
-def _searched(refined: Refined, inputs: DraftInputs, decoder: ModelDecoder, size: int) -> Drafts:
+def _best_sentences(refined: Refined, inputs: DraftInputs, decoder: ModelDecoder, size: int) -> Drafts:
     """The drafts after one more pass: the `size` best sentences of each canvas, best first.
 
     A sentence has one canvas (N = 1).
     """
     canvas = refined.canvas
-    tokens_BNL, log_prob_BN = decoder.search(canvas, size)
+    tokens_BNL, log_prob_BN = decoder.prefix_beam(canvas, size)
     tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
     of_canvas = canvas.editable_BL, inputs.length_BN[:, 0], refined.passes_B + 1, refined.cycled_B
     editable_RL, length_R, passes_R, cycled_R = (jnp.repeat(each, size, axis=0) for each in of_canvas)
@@ -226,10 +226,10 @@ class ModelDecoder:
             return output
         return dataclasses.replace(output, chooser=FusedChoice(fused.of_rows(self._sentence_R(canvas)), canvas))
 
-    def search(self, canvas: Canvas, size: int):
+    def prefix_beam(self, canvas: Canvas, size: int):
         """The `size` best sentences of each canvas (`Transformer.search`)."""
         bound, states_BLD = self._states(canvas)
-        return bound.search(states_BLD, canvas, self.blank_penalty, size, self.fused)
+        return bound.prefix_beam(states_BLD, canvas, self.blank_penalty, size, self.fused)
 
     def _sentence_R(self, canvas: Canvas) -> Int[Array, " R"]:
         """The sentence of each row."""

@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
         return Output(logits_BLV, keep_BL, found_BL, judges=self.config.rejecter_judges)
 
-    def search(
+    def prefix_beam(
         self,
         states_BLD: Float[Array, "R L D"],
         canvas: Canvas,
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         head = self.config.readout_rules.head
         assert head is not None
         head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty
-        return head.search(self.piece_logits, states_BLD, head_BL, canvas, size, score)
+        return head.prefix_beam(self.piece_logits, states_BLD, head_BL, canvas, size, score)
 
     def draft_states(
         self,

@@ -51,7 +51,7 @@ class BlankHead:
         token_BL, score_BL = token_BL1[..., 0], score_BL1[..., 0]
         return jnp.where(score_BL >= blank_BL, token_BL, ids.blank), jnp.maximum(score_BL, blank_BL)
 
-    def search(self, project, states_BLD, head_BL, canvas: Canvas, size: int, score: PrefixScore | None = None):
+    def prefix_beam(self, project, states_BLD, head_BL, canvas: Canvas, size: int, score: PrefixScore | None = None):
         """The `size` best sentences that `prefix_beam` finds on each canvas: canvases, best first.
 
         Returns:

@@ -137,7 +137,7 @@ class PositionHead(Protocol):
         """The best ids and their log-probabilities, from few logits of the vocabulary."""
         ...
 
-    def search(
+    def prefix_beam(
         self,
         project: Project,
         states_BLD: Float[Array, "B L D"],
