@@ -4,10 +4,12 @@
 #   scripts/speed_gpu.sh [PREPARED_FOLDER [OPTION...]]
 #   TOKENS= scripts/speed_gpu.sh data/wmt14_de_en --gin.Batching.accumulation_steps=2    # training alone, on a GPU of 40 GB
 # OPTION... are options of the training steps. TOKENS="30", SIZES="1 32" and TRAIN="wmt14_de_en" take a part of all this. Each
-# part is a process of its own with its own results. DRY_RUN=1 takes a tiny model and few sentences, to see that everything runs: 3 minutes on 2 CPU cores.
+# part is a process of its own with its own results. OUT=my_results is the folder of results: the default replaces those of an
+# H200, from which docs/devices.md has its tables. PYTHON=python3.11 is the interpreter. DRY_RUN=1 takes a tiny model and few sentences, to see that everything runs: 3 minutes on 2 CPU cores.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+[[ -n "${DRY_RUN:-}" ]] || export JAX_PLATFORMS=cuda # without a GPU it would measure the CPU
 python="${PYTHON:-python}"
 output="${OUT:-results}"
 models=(padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin)

@@ -65,6 +65,7 @@ if [[ "$device" == show ]]; then
 fi
 
 export PATH="$HOME/.local/bin:$PATH"
+unset LD_LIBRARY_PATH # another CUDA would hide JAX's own libraries; tmux may bring the variable back
 # The newest gcsfs would warn once a request that it does not know the kind of bucket.
 export GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT="${GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT:-false}"
 
@@ -93,8 +94,10 @@ until setup; do
     sleep "${PAUSE:-10}"
 done
 
-# JAX takes three quarters of a GPU's memory by default, and the paper's run on one H100 needs all of that.
-[[ "$device" == tpu ]] || export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
+# JAX takes three quarters of a GPU's memory by default. A stage that lost its GPU fails: it would go on on the CPU for weeks.
+if [[ "$device" == cuda* ]]; then
+    export JAX_PLATFORMS="${JAX_PLATFORMS:-cuda}" XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
+fi
 # The next machine takes compiled programs from the bucket. XLA's own caches for GPUs know no buckets.
 if [[ "$place" == gs://* ]]; then
     export JAX_COMPILATION_CACHE_DIR="$place/jax_cache" JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none
