@@ -284,6 +284,7 @@ def int32(*numbers):
         int32(2, 300, 300, 1, 300, 1),  # longer than its place in the row
         int32(-3, 300, 1, 300, 1),
         int32(2, 300, 1, 2**30, 1),
+        int32(2, 400, 1, 300, 1),  # the first id beyond the vocabulary
         int32(2, -300, 1, 300, 1),
         int32(2, 300, 1, 300, 0),  # no EOS
         int32(2, 0, 1, 300, 1),

@@ -32,6 +32,7 @@ from padir.decoding.writer import Written
 from padir.jobs.learn_bigrams import learn
 from padir.models import ModelConfig
 from padir.pretrained import model_folder
+from padir.readout.prefix_beam import prefix_beam
 from padir.refinement import Mask, Padir, Uniform
 from padir.refinement.canvas import given
 from padir.text.ids import EOS, pad_rows
@@ -320,7 +321,7 @@ def test_a_canvas_gets_the_best_sequence_of_its_likeliest_ids(tokenizer, corpus,
         assert_allclose(chosen_BL[b][where_BL[b]], scores, atol=1e-4)
 
 
-def test_a_canvas_rather_gets_a_known_word(tokenizer, corpus):
+def test_a_canvas_and_an_alignment_rather_get_a_known_word(tokenizer, corpus):
     table = learn(corpus[0]).on_device(tokenizer)
     known_W = learn(corpus[0]).word_W
     tail_V = np.asarray(table.spelling.tail_V)
@@ -329,8 +330,13 @@ def test_a_canvas_rather_gets_a_known_word(tokenizer, corpus):
     )
     canvas = canvas_of(tokenizer, [known])
     logits_BLV = jnp.full((1, 6, len(tokenizer.pieces)), -20.0).at[0, 0, known].set(0.0).at[0, 0, unknown].set(2.0)
+    search = jax.jit(prefix_beam, static_argnums=(4, 5))
     for fusion, expected in ((Fusion(weight=0.0, unknown=0.0), unknown), (Fusion(weight=0.0, unknown=4.0), known)):
         assert choose(table, fusion, canvas, logits_BLV)[0][0, 0] == expected
+        fused = fusion.over(table, "refine", None).with_sources(jnp.ones((1, 1), int))
+        arrays = jnp.full((1, 1), -20.0), jnp.array([[[unknown, known]]]), jnp.array([[[-1.0, -3.0]]])
+        sentence_1N1, _ = search(*arrays, jnp.ones((1, 1), bool), 2, tokenizer.ids.blank, fused)
+        assert sentence_1N1[0, 0, 0] == expected
 
 
 class Writes(NamedTuple):

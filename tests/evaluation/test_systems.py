@@ -106,7 +106,7 @@ def test_a_model_that_predicts_no_lengths_has_only_those_rows():
 
 
 def test_references_that_are_cut_count_as_truncated():
-    long = dataclasses.replace(TEST_SET, references=["one", "two " * 9])  # the model takes 8 tokens
+    long = dataclasses.replace(TEST_SET, references=["one " * 7, "two " * 8])  # the model takes 7 and EOS
     rows = evaluate_all([("a", Fake())], long, [Decoding()], oracle_lengths=True)
     assert [row.evaluation.metrics["truncated"] for row in rows] == [0, 1]
 

@@ -73,6 +73,7 @@ def test_only_columns_that_differ_are_shown():
     columns, lines = cells(rows)
     assert columns == ["model", "hypotheses", "steps", "bleu", "stutter"]
     assert lines == [["m", "1", "4", "30.00", "1.50"], ["m", "1", "10", "30.00", "1.50"]]
+    assert cells([row(num_drafts=2, prefix_beam=3)])[1][0][1] == "6"  # hypotheses: three of each draft
 
 
 SHORTLIST = Shortlist("ab", np.zeros((9, 4), np.int32), np.arange(3, 9), 5)

@@ -188,7 +188,8 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
     export_onnx(made, tmp_path / "out")
     same = Translator(rounded(made.params), made.card, made.tokenizer)
     run, (source, target) = Programs(tmp_path / "out", same).run, (NUMBERS[11:12], NUMBERS[4:7])
-    source_BS = np.array(same.loaded.source_tokens(source, False)[0], np.int32)
+    # The row of a longest source holds [LENGTH], as many tokens as the model's maximum, and padding.
+    source_BS = pad_rows(same.loaded.source_tokens(source, False)[0], made.card.config.max_length + 8)
     target_BNL = pad_rows(same.loaded.target_tokens(target, False)[0], 8)[None]
     *_, memory = run["encode"](None, {"source_BS": source_BS})
     (log_prob_BN,) = run["score"](None, {"source_BS": source_BS, "memory": memory, "target_BNL": target_BNL})

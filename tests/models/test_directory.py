@@ -84,6 +84,7 @@ class TestModelDirectory:
             "vocab.model",
             "weights.safetensors",
         ]
+        assert len({path.stat().st_mode for path in saved.iterdir()}) == 1  # who may read one file may read all
 
     def test_a_new_one_whose_process_is_killed_anywhere_is_whole_or_not_there(self, saved, tmp_path):
         """So that `padir average` can be run again."""

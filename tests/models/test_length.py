@@ -59,6 +59,7 @@ def test_a_class_of_two_lengths_is_shared_by_both():
     output = head.apply({"params": params}, memory_BSD, ones_BS > 0, ones_BS, 1)
     assert_allclose(jax.nn.softmax(output.logits_BGM[:, 0]), np.array([[1, 1, 3, 3, 2]]) / 10, rtol=1e-5)
     assert top_lengths(output, 3).tolist() == [[3, 4, 5]]
+    assert top_lengths(output, 3, min_p=1.0).tolist() == [[3, 4, 0]]  # what is as likely as the best is not below it
     for length, share in ((3, 0.3), (4, 0.3), (5, 0.2)):
         assert length_loss(output, jnp.array([[length]])) == pytest.approx(-np.log(share), rel=1e-5)
     assert [float(length_correct(output, jnp.array([[length]]))) for length in range(6)] == [0, 0, 0, 1, 1, 0]

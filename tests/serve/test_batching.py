@@ -183,6 +183,16 @@ class TestClients:
         futures = batcher.submit([("a", "x"), ("a", "y")], "one") + batcher.submit([("a", "z")], "two")
         assert [works for _, works in finished(runs, futures)[-2:]] == [["x", "z"], ["y"]]
 
+    def test_who_waits_for_a_window_saves_up_no_turns(self, make, runs):
+        """While its job waits for others of the key, another client's batches run; its next jobs do not pass theirs."""
+        batcher = make(max_batch=2, max_wait=60.0, clock=lambda: 0.0)
+        batcher.submit([("b", 0)], "one")
+        for n in range(3):
+            [future.result(20) for future in batcher.submit([("a", n), ("a", n)], "two")]
+        futures = batcher.submit([("a", "x")], "two") + batcher.submit([("a", each) for each in "uvw"], "one")
+        [future.result(20) for future in futures]
+        assert [works for _, works in runs.batches[3:]] == [["x", "u"], ["v", "w"]]
+
     def test_one_has_no_more_jobs_than_places_are_free(self, make, runs):
         batcher = make(max_queue=8)
         busy(batcher, runs)

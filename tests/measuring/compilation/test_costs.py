@@ -136,6 +136,13 @@ def test_a_device_must_hold_arguments_temporaries_and_code():
     assert (found.fits(Chip(10.0)), found.fits(Chip(9.0)), found.fits(None)) == (True, False, None)
 
 
+@pytest.mark.parametrize(("donated", "arrays"), [((), 2), ((0,), 1)])
+def test_a_result_in_its_arguments_place_takes_no_memory(donated, arrays):
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    (found,) = analyse([Program("x", lambda: jax.jit(jnp.negative, donate_argnums=donated).trace(x))])
+    assert found.arguments == arrays * 4 * 64 * 64
+
+
 TEXT = """
   %all-gather-start.1 = (f32[4]{0:T(256)}, f32[32]{0:T(256)}) all-gather-start(%p), dimensions={0}
   %all-gather-done.1 = f32[32]{0:T(256)} all-gather-done(%all-gather-start.1)

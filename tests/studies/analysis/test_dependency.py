@@ -72,6 +72,12 @@ def test_fewer_values_cover_less():
     singles = [np.sort(joint_VVV.sum(axes))[::-1][:2].sum() for axes in ((1, 2), (0, 2), (0, 1))]
     expected = [(singles[i] + singles[j]) / 2 for i, j in PAIRS]
     assert_allclose(found.coverage_P, expected, atol=1e-5)
+    tried = []  # by pair: the joint distributions of two values of one position and any of the other
+    for joint_VV in (joint_VVV.sum(k) for k in (2, 1, 0)):
+        i, j = (np.argsort(-joint_VV.sum(axis))[:2] for axis in (1, 0))
+        tried.append([joint_VV[i], joint_VV[:, j]])
+    expected = [np.mean([information(some / some.sum()) for some in both]) for both in tried]
+    assert_allclose(found.information_P, expected, atol=2e-5)
     with refused("values at least 2, got 1"):
         dependence(model, MASKS, MASKS, np.zeros(4, bool), PAIRS, values=1)
 

@@ -144,6 +144,7 @@ def test_mixing_time_is_the_first_time():
     )
     assert late <= 0.25 < early
     assert chains.mixing_time(chains.block_dynamics(prob_S, uniform_masks(3, 3)), prob_S) == 1
+    assert chains.mixing_time(transition_SS, prob_S, distance=1.0) == 0  # no two distributions are further apart
 
 
 def test_independent_spins_have_known_poincare_constants():
