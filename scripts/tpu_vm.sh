@@ -20,7 +20,7 @@ case "$type" in
     v5litepod-*) image=v2-alpha-tpuv5-lite ;;
     v6e-*) image=v2-alpha-tpuv6e ;;
     v2-*)
-        echo "TYPE must not be $type: a core of v2 has 8 GiB, and the paper's run was not compiled for it" >&2
+        echo "TYPE must not be $type: a core of v2 has 8 GiB, and the paper's run may not fit (docs/running.md)" >&2
         exit 2
         ;;
     *)
@@ -30,7 +30,10 @@ case "$type" in
 esac
 [[ "$bucket" == gs://?* ]] || { echo "BUCKET must begin with gs://, got $bucket" >&2; exit 2; }
 [[ "$capacity" =~ ^(spot|on-demand|queued)$ ]] || { echo "CAPACITY must be spot, on-demand or queued, got $capacity" >&2; exit 2; }
-# What is wrong is refused before anything costs money.
+# What is wrong or missing is refused before anything costs money.
+for program in gcloud git ssh; do
+    command -v "$program" >/dev/null || { echo "scripts/tpu_vm.sh needs $program: install it" >&2; exit 2; }
+done
 commands="$(scripts/train_host.sh show "$bucket" "$run" "$stages" "$@")"
 echo "$commands" >&2
 for name_of_run in "$run" "${run}_ar"; do
@@ -39,7 +42,10 @@ for name_of_run in "$run" "${run}_ar"; do
 done
 [[ "$commands" =~ --data\ ([^ ]+) ]] # of the first stage
 gcloud storage ls "${BASH_REMATCH[1]}/manifest.json" >/dev/null ||
-    { echo "found no ${BASH_REMATCH[1]}/manifest.json: give \`padir prepare\` this folder as --output" >&2; exit 1; }
+    {
+        echo "found no ${BASH_REMATCH[1]}/manifest.json: give \`padir prepare\` this folder as --output, or see gcloud's message above" >&2
+        exit 1
+    }
 
 tpu() {
     gcloud compute tpus tpu-vm "$@" --zone "$zone"
@@ -105,4 +111,4 @@ tpu ssh "$name" --worker=all --command="if systemctl is-active --quiet padir; th
     tar xzf padir.tar.gz && sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME \
     --working-directory=\$HOME/padir --property=TimeoutStopSec=120 --property=LimitMEMLOCK=infinity \
     \$HOME/padir/scripts/train_host.sh tpu$options"
-echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -fu padir'"
+echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -n 200 -fu padir'"

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ PAGE = ROOT / "docs" / "running.md"
 GCLOUD = """
 echo "gcloud $*" >> "$LOG"
 if [[ $1 == storage ]]; then
-    [[ "$3" == gs://bucket/* ]]
+    [[ "$3" == gs://bucket/* ]] && ! grep -qsxF "$3" "$STATE.lacking"
     exit
 fi
 if [[ $3 == queued-resources ]]; then
@@ -77,6 +78,7 @@ echo 'mkdir -p "$HOME/.local/bin" && cp "$FAKES/uv_later" "$HOME/.local/bin/uv"'
     "git": """if [[ $1 == cat-file ]]; then [[ "$3" != *_en_de.gin ]]; exit; fi
 tar czf "${4#--output=}" --transform 's,^,padir/,' scripts configs constraints-3.11.txt pyproject.toml""",
     "sudo": """HOME=/root exec "$@" """,
+    "ssh": "exit 255",
     "systemctl": "exit 3",
     "systemd-run": SYSTEMD_RUN,
     "python": "exit 0",
@@ -235,10 +237,56 @@ def test_what_is_wrong_is_refused_before_gcloud(machine):
     assert run(machine, TPU_VM, "mine", "zone", "v3-8", *uncommitted) == (2, [])
 
 
+@pytest.mark.parametrize("program", ["gcloud", "git", "ssh"])
+def test_a_program_that_is_missing_is_named(machine, tmp_path, capsys, program):
+    few = tmp_path / "few"
+    few.mkdir()
+    for name in ("bash", "dirname"):
+        (few / name).symlink_to(shutil.which(name) or name)
+    Path(machine["FAKES"], program).unlink()
+    machine = {**machine, "PATH": f"{machine['FAKES']}:{few}"}
+    assert run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT) == (2, [])
+    assert f"scripts/tpu_vm.sh needs {program}: install it\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("stages", "data"), [("teacher,student", "wmt14_de_en"), ("student", "wmt14_de_en_distilled")])
 def test_without_data_no_vm_is_made(machine, stages, data):
     status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://empty", "wmt14_de_en", stages)
     assert (status, log) == (1, [f"gcloud storage ls gs://empty/data/{data}/manifest.json"])
+
+
+@pytest.mark.parametrize(
+    ("stages", "last_file"),
+    [
+        ("teacher,distill", "data/wmt14_de_en_distilled/manifest.json"),
+        ("student,evaluate", "results/wmt14_de_en.json"),
+    ],
+)
+def test_the_loop_of_the_page_outlives_a_preemption_and_an_error(machine, tmp_path, stages, last_file):
+    """Until the last file is there; then it deletes the VM. The stages end at once here, and `sleep` does not wait."""
+    loops = re.findall(r"^ +until gcloud storage ls .*?--quiet$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (loop,) = (loop for loop in loops if f" {stages}\n" in loop)
+    for name, value in {"NAME": "mine", "ZONE": "zone", "BUCKET": "bucket"}.items():
+        loop = loop.replace(name, value)
+    Path(machine["FAKES"], "sleep").write_text('#!/bin/bash\necho "sleep $*" >> "$LOG"\n')
+    Path(machine["FAKES"], "sleep").chmod(0o755)
+    lacking = Path(machine["STATE"] + ".lacking")
+    lacking.write_text(f"gs://bucket/{last_file}\n")
+    preempted, refused = f"echo PREEMPTED > {machine['STATE']}; exit 143", "exit 2"
+    tries = tmp_path / "tries"
+    tries.write_text("\n".join([preempted, refused, "exit 0", f"rm {lacking}", ""]))
+    Path(machine["FAKES"], "padir").write_text(
+        f'#!/bin/bash\necho "padir $*" >> "$LOG"\nnext="$(head -n 1 {tries})"; sed -i 1d {tries}; eval "$next"\n'
+    )
+    done = subprocess.run(["bash", "-c", loop], env=machine, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    log = Path(machine["LOG"]).read_text().splitlines()
+    assert done.returncode == 0, done.stderr
+    of_vm = [line.split()[4] for line in log if line.startswith("gcloud compute tpus tpu-vm ")]
+    start = ["scp", "ssh"]
+    made = ["describe", "create", *start, "describe", "delete", "create", *start]
+    assert of_vm == [*made, "describe", *start, "delete"] and not Path(machine["STATE"]).exists()
+    first, last = ("train", "distill") if stages == "teacher,distill" else ("train", "evaluate")
+    assert [line.split()[1] for line in log if line.startswith("padir ")] == [first, first, first, last]
 
 
 @pytest.fixture
