@@ -197,7 +197,7 @@ def settle(tree: PyTree) -> PyTree:
     """Returns the arrays unchanged; with several processes on CPUs, waits first until the arrays are computed.
 
     On CPUs programs share a few threads, and a program that waits for another process keeps its thread. So programs
-    that run at the same time may take all threads of two processes and wait for each other forever (docs/devices.md).
+    that run at the same time may take all threads of two processes and wait for each other forever.
     """
     if jax.process_count() > 1 and jax.default_backend() == "cpu":
         jax.block_until_ready(tree)
