@@ -52,21 +52,28 @@ class PreparedText:
         return [Corpus(self.name, self.pairs(split))]
 
 
-def register_prepared(folder: PathLike) -> str:
+def register_prepared(folder: PathLike, languages: str | None = None) -> str:
     """Registers a folder of `padir prepare` or `padir distill` as two seqio Tasks, and returns the first one's name.
 
     The Task with the folder's name has the text of the evaluation splits. Its companion for training ("_fitting") reads
     the records of every split. If seqio shuffles files, the order depends on its seed and on the number of the pass.
 
+    Args:
+      languages: source and target language that the folder must have, such as "de-en"; None: any.
+
     Raises:
-      PadirError: the folder is not whole or has placeholders, or seqio is not installed.
+      PadirError: the folder is not whole, has other languages or has placeholders, or seqio is not installed.
     """
-    seqio, _ = import_seqio()
     manifest = load_manifest(folder)
+    found = "-".join(manifest.source.languages)
+    if languages is not None and languages != found:
+        expected = f"{found}, the languages of {folder}"
+        raise PadirError("LANGUAGES", expected, languages, f'give --gin.LANGUAGES=\\"{found}\\", or another folder')
     if manifest.vocabulary.num_placeholders:  # a model of T5X would be described without them
         raise PadirError(
             f"{folder} has placeholders, which T5X cannot train", remedy="prepare it without --placeholders"
         )
+    seqio, _ = import_seqio()
     source = PreparedText(folder, manifest)
     records = seqio.FunctionDataSource(_dataset_of_records(folder, manifest), splits=tuple(manifest.splits))
     register_source(

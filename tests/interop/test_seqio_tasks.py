@@ -109,11 +109,20 @@ def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path, monkeypatc
     shards = [task.source.get_dataset("train", shuffle=True).shard(2, each) for each in range(2)]  # those of two hosts
     assert sorted(ids(shards[0]) + ids(shards[1])) == sorted(first)
 
-    prepare(source, tokenizer, tmp_path / "marked", placeholders=0.5, progress=False)
-    refuses(register_prepared, "placeholders, which T5X cannot train", tmp_path / "marked")
-
     text = seqio.get_mixture_or_task("numbers_1").get_dataset(None, "validation", shuffle=False).as_numpy_iterator()
     assert [each["targets_pretokenized"].decode() for each in text] == [pair[1] for pair in source.pairs("validation")]
+
+
+def test_a_prepared_folder_that_the_model_does_not_fit_is_refused(tokenizer, tmp_path):
+    """Before seqio is needed."""
+    from padir.data.prepare import prepare
+    from padir.interop.prepared_tasks import register_prepared
+
+    prepare(Numbers(), tokenizer, tmp_path / "plain", progress=False)
+    refused = refuses(register_prepared, "LANGUAGES must be de-en ... plain, got 'en-de'", tmp_path / "plain", "en-de")
+    assert refused.remedy.startswith('give --gin.LANGUAGES=\\"de-en\\"')
+    prepare(Numbers(), tokenizer, tmp_path / "marked", placeholders=0.5, progress=False)
+    refuses(register_prepared, "placeholders, which T5X cannot train", tmp_path / "marked", "de-en")
 
 
 @needs_seqio

@@ -3,6 +3,8 @@
 import dataclasses
 import gc
 import importlib.util
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -17,6 +19,7 @@ from support.refusals import refuses
 from support.small_corpus import Listed, Numbers
 
 from padir.data.plan import Batching
+from padir.data.prepare import prepare
 from padir.decoding import Decoding
 from padir.decoding.translation import clean
 from padir.interop import seqio_tasks as tasks
@@ -237,6 +240,43 @@ def test_another_direction_is_refused_before_training(vocab_path, tmp_path):
     other = refinement_model(vocab_path, languages="en-de")
     refuses(setup.summarize, "holds checkpoints of another model", str(tmp_path), None, 20, other)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_task_has_a_name_or_a_folder(vocab_path):
+    refuses(setup.task, "neither a name nor a folder", vocabulary=str(vocab_path))
+    both = "both a name (toy_de_en) and a folder (data/mine): set adapter.task.name=None"
+    refuses(setup.task, both, vocabulary=str(vocab_path), name="toy_de_en", folder="data/mine")
+
+
+def test_a_folder_of_other_languages_is_refused(vocab_path, tokenizer, tmp_path):
+    """By padir.gin's bindings, also in the scope of the Task for training. gin registers names for a whole process."""
+    prepare(Numbers(), tokenizer, tmp_path / "folder", progress=False)
+    (tmp_path / "own.gin").write_text(
+        f'''from __gin__ import dynamic_registration
+from padir.interop.t5x import adapter
+include "padir/configs/t5x/padir.gin"
+VOCABULARY_FILE = "{vocab_path}"
+adapter.task.folder = "{tmp_path}/folder"
+fitting/adapter.task.only_fitting = True
+'''
+    )
+    script = """
+import sys
+import gin
+gin.parse_config_files_and_bindings([sys.argv[1]], sys.argv[2:])
+from padir.interop.t5x import adapter
+task = gin.get_configurable(adapter.task)
+with gin.config_scope("fitting"):
+    print(task())
+"""
+
+    def chosen(*bindings):
+        command = [sys.executable, "-c", script, str(tmp_path / "own.gin"), *bindings]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert chosen().stdout.endswith("folder_fitting\n")
+    other = chosen('LANGUAGES = "en-de"')
+    assert other.returncode == 1 and "LANGUAGES must be de-en, the languages of" in other.stderr
 
 
 def test_equal_sentences_have_equal_predictions_wherever_they_stand(vocab_path):

@@ -324,6 +324,7 @@ def task(
     data_dir: str | None = None,
     num_sentinels: int = 100,
     only_fitting: bool = False,
+    languages: str | None = None,
 ) -> str:
     """Registers seqio Tasks and returns the chosen Task's name.
 
@@ -332,13 +333,15 @@ def task(
       name: one of padir's sources.
       folder: in place of a name, a folder of `padir prepare` or `padir distill`, which has its own vocabulary.
       only_fitting: choose the Task that leaves out pairs longer than the feature lengths, for training.
+      languages: the model's languages, which a folder must have, such as "de-en"; None: any.
     """
-    if (name is None) == (folder is None):
-        raise PadirError(
-            "adapter.task needs a name or a folder", remedy="set adapter.task.name, or adapter.task.folder"
-        )
+    if name is None and folder is None:
+        raise PadirError("adapter.task has neither a name nor a folder", remedy="set one of them")
+    if name is not None and folder is not None:
+        what = f"adapter.task has both a name ({name}) and a folder ({folder})"
+        raise PadirError(what, remedy="set adapter.task.name=None for the folder, or adapter.task.folder=None")
     if folder is not None:
-        name = register_prepared(folder)
+        name = register_prepared(folder, languages)
     else:
         tasks.register(vocabulary, data_dir, num_sentinels=num_sentinels)
     return f"{name}{tasks.FITTING if only_fitting else ''}"
