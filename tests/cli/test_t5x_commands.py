@@ -80,7 +80,7 @@ def last_metrics(folder, task):
 
 def test_the_commands_of_the_page(tmp_path):
     """From making the vocabulary to inference."""
-    commands = page_commands("## Train, evaluate, infer", "The same command resumes")
+    commands = page_commands("## Train, evaluate, infer", "These 200 steps")
     assert commands.count("python -m t5x.") == 3 and commands.count("padir vocab") == 1
     run_script(tmp_path, commands)
     assert last_metrics(tmp_path / "runs" / "t5x_toy_eval", "toy_de_en")["chrf"] > 5
@@ -89,7 +89,7 @@ def test_the_commands_of_the_page(tmp_path):
 
 def test_the_papers_run_in_small(tmp_path, tokenizer):
     """The page's commands with a small model and corpus. A run resumed after 10 of 20 steps ends as an unbroken one."""
-    commands = page_commands("### The paper's run", "### Your own")
+    commands = page_commands("**No full run has been made.**", "- **Before you pay")
     assert commands.count("python -m t5x.") == 3 and commands.count("padir t5x import") == 1
     (tmp_path / "small.gin").write_text(SMALL_MODEL)
     commands = commands.replace("wmt14_de_en.gin", "wmt14_de_en.gin --gin_file=small.gin")
@@ -103,16 +103,17 @@ def test_the_papers_run_in_small(tmp_path, tokenizer):
     stop = "cp -a runs/t5x_wmt14_de_en runs/whole\nrm -r runs/t5x_wmt14_de_en/checkpoint_20"
     run_script(tmp_path, f"{train}\n{stop}\n{commands}")
 
-    run, results = tmp_path / "runs" / "t5x_wmt14_de_en", tmp_path / "results" / "t5x_wmt14_de_en"
+    run = tmp_path / "runs" / "t5x_wmt14_de_en"
+    evaluated, inferred = (tmp_path / "runs" / f"{run.name}_{verb}" for verb in ("eval", "infer"))
     whole = tmp_path / "runs" / "whole"
     times = [(each / "checkpoint_10").stat().st_mtime_ns for each in (run, whole)]
     assert times[0] == times[1], "the first ten steps are not made again"
     trained, expected = (jax.tree.leaves(read(each / "checkpoint_20").params) for each in (run, whole))
     assert len(trained) == len(expected) > 30 and all(map(np.array_equal, trained, expected))
     assert scalars(run / "train", "loss_per_target_token").keys() == {10, 20}
-    for folder in (run, results):
+    for folder in (run, evaluated):
         assert "bleu" in last_metrics(folder, task)
-    lines = (results / f"{task}-predict.jsonl-00000-of-00001").read_text().splitlines()
+    lines = (inferred / f"{task}-predict.jsonl-00000-of-00001").read_text().splitlines()
     model = tmp_path / "runs" / "wmt14_de_en_of_t5x"
     card = Translator.load(model).card
     assert len(lines) == 20
