@@ -42,8 +42,8 @@ def audit_options(parser: Parser) -> None:
 
     A function step(tokens, logits, uniforms) in NumPy is tried with every value that its uniform numbers can have. The
     command says whether it leaves masks, forgets fixed positions, depends on its batch, or ignores its temperature. It
-    compares the law of the outputs with known distributions, beside all strategies of padir. docs/samplers.md explains
-    the function and the table.
+    compares the law of the outputs with known distributions, beside strategies, which are asked no questions.
+    docs/samplers.md explains the function and the table.
 
     padir audit my_module:step --set strategies=remdm:sigma=0.0
     """

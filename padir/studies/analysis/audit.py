@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Float
 
 from padir import checks
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.refinement import Strategy, parse_strategy
 from padir.reporting.page import Section, cell
 from padir.reporting.tables import require_matplotlib
@@ -168,7 +168,14 @@ def errors_of(
         if isinstance(strategy, Sampler):
             found = Walk(strategy, joints, targets.pieces).law(steps)
         else:
-            found = law(strategy, ExactDecoder.of(joints, targets.pieces), steps, masked=canvas == "mask")
+            try:
+                found = law(strategy, ExactDecoder.of(joints, targets.pieces), steps, masked=canvas == "mask")
+            except PadirError:
+                raise
+            except Exception as error:  # of a strategy of one's own
+                remedy = "draw by choose, choose_share, random_pieces and sample_tokens alone"
+                what = f"{type(strategy).__name__} cannot be enumerated ({type(error).__name__}: {first_line(error)})"
+                raise PadirError(what, remedy=remedy) from error
         if found is None:
             return None
         parts.append((*errors(found, joints), found.passes_G))
@@ -287,6 +294,9 @@ def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell, *
             for check in checks_of(strategy, targets.joints[:_CHECKED], targets.pieces, PASSES):
                 checked.append({"sampler": name, **check._asdict()})
                 tell(f"{name} {check.question}: {check.answer}{f' ({check.evidence})' if check.evidence else ''}")
+            if [check["answer"] for check in checked if check["sampler"] == name] == ["no"]:
+                tell(f"{name} has no law: draw from uniforms, or from seed, alone")
+                continue
         for steps, best_G in zip(PASSES, best_GT.T, strict=True):
             found = errors_of(targets, strategy, canvas, steps)
             if found is None:

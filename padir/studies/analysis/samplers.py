@@ -82,13 +82,16 @@ class Sampler:
             found = self.function(
                 tokens_BL.copy(), logits_BLV.copy(), random, **{name: given[name] for name in self.reads}
             )
-            after_BL = np.asarray(found)
         except PadirError:
             raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{self.name} failed for {len(tokens_BL)} rows ({type(error).__name__}: {first_line(error)})"
             raise PadirError(f"{what} in line {place.lineno} of {place.filename}") from error
+        try:
+            after_BL = np.asarray(found)
+        except ValueError:  # of rows of several lengths
+            after_BL = np.array(None)
         if after_BL.shape != tokens_BL.shape or after_BL.dtype.kind not in "iu":
             expected = f"whole numbers in an array of shape {tokens_BL.shape}"
             raise PadirError(f"what {self.name} gives", expected, f"{after_BL.dtype} {after_BL.shape}")
@@ -236,7 +239,11 @@ class Check(NamedTuple):
 def checks_of(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Sequence[int]) -> Iterator[Check]:
     """Answers questions about a sampler, by all that it can do in runs of some numbers of passes."""
     length = joints[0].tokens_KL.shape[1]
+    noun = "numbers" if sampler.is_exact else "seeds"
     called = _calls(sampler, joints, pieces, passes)
+    yield Check(f"repeats itself with equal {noun}", *_unless(called.differ, "two calls differ in {}"))
+    if called.differ:  # no other answer would hold
+        return
     left: list[str] = []
     idle: list[str] = []
     forgot = [*called.forgot]
@@ -267,13 +274,7 @@ def checks_of(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Se
         yield from (each._replace(evidence=f"{each.evidence}, {part}".strip(", ")) for each in found)
     else:
         yield from found
-    noun = "numbers" if sampler.is_exact else "seeds"
-    yield Check(f"repeats itself with equal {noun}", *_unless(called.differ, "two calls differ in {}"))
     yield Check(f"uses its random {noun}", *_unless(["two"] * called.equal, "{} different ones give the same tokens"))
-    if called.differ:
-        asked = ("does not depend on its batch", "draws each position from its probabilities", "uses its temperature")
-        yield from (Check(question, "-", "it does not repeat itself") for question in asked)
-        return
     yield Check("does not depend on its batch", *_unless(called.beside, "other canvases beside it change {}"))
     yield from _of_draws(sampler, joints, pieces)
 
@@ -286,22 +287,39 @@ def _of_draws(sampler: Sampler, joints: Sequence[Joint], pieces: int) -> Iterato
     walks = [Walk(sampler, joints, pieces, temperature=each) for each in (1.0, 0.5)]
     warm, cold = (walk.law(1) for walk in walks)
     question = "draws each position from its probabilities"
-    if warm is None or cold is None:
-        yield Check(question, "-", _TOO_MANY)
-        yield Check("uses its temperature", "-", _TOO_MANY)
+    unasked = _TOO_MANY if warm is None or cold is None else ""
+    if not unasked and any(walk.facts[-1].left for walk in walks):
+        unasked = "masks are left after a pass"
+    if warm is None or cold is None or unasked:
+        yield Check(question, "-", unasked)
+        yield Check("uses its temperature", "-", unasked)
         return
-    begun = walks[0].begun()
-    exact = np.exp(walks[0].logits(begun[0], begun[1][0]))
-    prob_BKL = exact[warm.target_K[:, None], np.arange(exact.shape[1]), warm.tokens_KL - FIRST]
-    gap = float(np.abs(warm.prob_K - prob_BKL.prod(-1)).max())
-    enough = 1e-6 if sampler.is_exact else 5 / sampler.samples**0.5
-    yield Check(question, *_unless([f"{gap:.3g}"] * (gap > enough), "in one pass, a sentence's probability is {} off"))
+    gap = _off(walks[0], warm, 1.0)
+    yield Check(question, *_unless([f"{gap:.3g}"] * (gap > 0), "in one pass, a sentence's probability is {} off"))
     if "temperature" not in sampler.reads:
         yield Check("uses its temperature", "-", "it has no argument of this name")
         return
     surer = [float(-(each.prob_K * np.log(each.prob_K)).sum()) for each in (cold, warm)]
     wrong = "no surer than" if surer[0] > surer[1] else "as sure as"
-    yield Check("uses its temperature", *_unless([wrong] * (surer[0] >= surer[1] - 1e-9), "at 0.5 it is {} at 1"))
+    faults = [f"at 0.5 it is {wrong} at 1"] * (surer[0] >= surer[1] - 1e-9)
+    if not faults and not gap and (gap := _off(walks[1], cold, 0.5)):
+        faults = [f"at 0.5, a sentence's probability is {gap:.3g} off"]
+    yield Check("uses its temperature", *_unless(faults, "{}"))
+
+
+def _off(walk: Walk, found: Law, temperature: float) -> float:
+    """How far a sentence's probability after one pass is from the product of its tokens'; 0 if that may be chance."""
+    begun = walk.begun()
+    with np.errstate(divide="ignore"):
+        exact_BLV = np.exp(walk.logits(begun[0], begun[1][0]) / temperature)
+    exact_BLV /= exact_BLV.sum(-1, keepdims=True)
+    prob_KL = exact_BLV[found.target_K[:, None], np.arange(exact_BLV.shape[1]), found.tokens_KL - FIRST]
+    prob_K = prob_KL.prod(-1)
+    gap_K = np.abs(found.prob_K - prob_K)
+    number = walk.sampler.samples
+    # Five standard errors of a share of the samples, and five samples where a sentence is improbable.
+    chance_K = 1e-6 if walk.sampler.is_exact else 5 * np.sqrt(prob_K / number) + 5 / number
+    return float(np.where(gap_K > chance_K, gap_K, 0.0).max())
 
 
 def _unless(faults: Sequence[str], evidence: str) -> tuple[str, str]:
@@ -328,7 +346,8 @@ def _calls(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Seque
     tokens_BL = np.where(rng.random(tokens_BL.shape) < 0.7, pieces, tokens_BL)
     exact_BLV = walk.logits(target_B, tokens_BL)
     other_BLV = np.where(np.arange(pieces + 1) < pieces, rng.normal(size=exact_BLV.shape), -np.inf)
-    draws = [rng.random((*tokens_BL.shape, PER_POSITION)) if sampler.is_exact else seed for seed in range(2)]
+    other_BLV -= np.logaddexp.reduce(other_BLV, axis=-1, keepdims=True)
+    draws: list[Any] = [rng.random((*tokens_BL.shape, PER_POSITION)) if sampler.is_exact else seed for seed in range(2)]
     rows, written_BL = np.arange(16), tokens_BL != pieces
     none_BL = np.zeros(tokens_BL.shape, bool)
 
@@ -343,7 +362,11 @@ def _calls(sampler: Sampler, joints: Sequence[Joint], pieces: int, passes: Seque
         where = f"pass {step + 1} of {num_steps}"
         first = after(rows, draws[0], exact_BLV, none_BL)
         copies = (after(np.full(16, i), draws[0], exact_BLV, none_BL)[i] for i in rows)
-        if any((copy != first[i]).any() for i, copy in enumerate(copies)):
+        beside = any((copy != first[i]).any() for i, copy in enumerate(copies))
+        if sampler.is_exact:  # a seed gives a single row other numbers
+            lone = (after(rows[[i]], draws[0][[i]], exact_BLV, none_BL[[i]])[0] for i in range(4))
+            beside = beside or any((alone != first[i]).any() for i, alone in enumerate(lone))
+        if beside:
             found.beside.append(where)
         if not np.array_equal(first, after(rows, draws[0], exact_BLV, none_BL)):
             found.differ.append(where)

@@ -1,5 +1,6 @@
 """The exact decoder, and errors of strategies beside it that a person can compute."""
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -292,3 +293,25 @@ def test_ones_own_functions_are_checked_beside_the_strategies(tmp_path):
     for name in own:
         errors = {key: value for key, value in rows[name, "wordings"].items() if key != "strategy"}
         assert errors == {key: value for key, value in rows["mask_predict", "wordings"].items() if key != "strategy"}
+
+
+def of_its_own_numbers(tokens, logits, uniforms, mask):
+    return np.where(tokens == mask, np.random.default_rng().integers(2, size=tokens.shape), tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnNumbers(MaskPredict):
+    """A strategy that draws by JAX itself."""
+
+    def step(self, key_B, canvas, output, memory, *, step, num_steps):
+        jax.vmap(jax.random.uniform)(key_B)
+        return super().step(key_B, canvas, output, memory, step=step, num_steps=num_steps)
+
+
+def test_what_cannot_be_enumerated_is_told_in_one_line():
+    told = []
+    options = audit.AuditOptions(strategies=(), targets=1)
+    found = audit.run([f"{__name__}:of_its_own_numbers"], options, tell=told.append)
+    assert found["rows"] == [] and "has no law: draw from uniforms, or from seed, alone" in told[-1]
+    with refused("OwnNumbers cannot be enumerated (TypeError draw by choose, choose_share, random_pieces"):
+        audit.run([f"{__name__}:OwnNumbers"], options)

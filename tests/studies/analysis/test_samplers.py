@@ -93,6 +93,14 @@ def another_temperature(tokens, logits, uniforms, mask, step, num_steps, tempera
     return ancestral(tokens, logits, uniforms, mask, step, num_steps, 1 / temperature)
 
 
+def squared_temperature(tokens, logits, uniforms, mask, step, num_steps, temperature):
+    return ancestral(tokens, logits, uniforms, mask, step, num_steps, temperature**2)
+
+
+def idle_when_alone(tokens, logits, uniforms, mask, step, num_steps):
+    return tokens if len(tokens) == 1 else ancestral(tokens, logits, uniforms, mask, step, num_steps, 1.0)
+
+
 def half_the_logits(tokens, logits, uniforms, mask, step, num_steps):
     return ancestral(tokens, logits / 2, uniforms, mask, step, num_steps, 1.0)
 
@@ -142,6 +150,10 @@ def test_a_right_sampler_has_no_fault():
         (at_the_end, "writes a position at most once", "no", "up to 2 times"),
         (ignores_temperature, "uses its temperature", "no", "at 0.5 it is as sure as at 1"),
         (another_temperature, "uses its temperature", "no", "at 0.5 it is no surer than at 1"),
+        (squared_temperature, "draws each position from its probabilities", "yes", ""),
+        (squared_temperature, "uses its temperature", "no", "at 0.5, a sentence's probability is 0."),
+        (idle_when_alone, "does not depend on its batch", "no", "change pass 1 of 1"),
+        (a_pass_late, "draws each position from its probabilities", "-", "masks are left after a pass"),
         (half_the_logits, "draws each position from its probabilities", "no", "probability is 0."),
         (one_number, "draws each position from its probabilities", "no", "probability is 0."),
         (forgets_the_prompt, "uses its temperature", "-", "it has no argument of this name"),
@@ -156,13 +168,25 @@ def test_a_right_sampler_has_no_fault():
         (of_many_bounds, "leaves no mask", "-", "too many states to enumerate"),
         (of_many_bounds, "keeps fixed positions", "-", "too many states to enumerate"),
         (without_seed, "repeats itself with equal seeds", "no", "two calls differ in pass 1 of 1"),
-        (without_seed, "does not depend on its batch", "-", "it does not repeat itself"),
     ],
 )
 def test_a_planted_fault_has_its_name(monkeypatch, function, question, answer, evidence):
     monkeypatch.setattr("padir.studies.analysis.law.MOST", 10_000)
     found = answers(function)
     assert found[question][0] == answer and evidence in found[question][1]
+
+
+def test_what_does_not_repeat_itself_is_asked_nothing_else():
+    assert [*answers(without_seed)] == ["repeats itself with equal seeds"]
+
+
+@pytest.mark.parametrize(("share", "answer"), [(1.0, "yes"), (0.5, "no")])
+def test_samples_show_a_wrong_temperature(share, answer):
+    def function(tokens, logits, seed, mask, step, num_steps):
+        return by_seed(tokens, logits / share, seed, mask, step, num_steps)
+
+    found = checks_of(Sampler("mine", function, 4_000), [FOUR, SEVERAL], 2, range(1, 3))
+    assert {check.question: check.answer for check in found}["draws each position from its probabilities"] == answer
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 4])
