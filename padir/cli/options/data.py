@@ -42,7 +42,7 @@ def prepare_options(parser: Parser) -> None:
     owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
     settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS} | RECIPE)
     about = "share of the training pairs in which tags, URLs, numbers and names that are equal on both sides become"
-    about += " placeholders, for --placeholders of `padir translate`; 0.5 is usual (0)"
+    about += " placeholders, for --placeholders of `padir translate`; 0.5 is usual"
     setting(parser, "padir.data.prepare:prepare", "placeholders", about, type=float, metavar="SHARE")
     parser.add_argument("--dedupe", action="store_true", help="drop repeated training pairs")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
