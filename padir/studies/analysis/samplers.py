@@ -308,7 +308,7 @@ def _of_draws(sampler: Sampler, joints: Sequence[Joint], pieces: int) -> Iterato
 
 
 def _off(walk: Walk, found: Law, temperature: float) -> float:
-    """How far a sentence's probability after one pass is from the product of its tokens'; 0 if that may be chance."""
+    """Gap between a sentence's probability after one pass and the product of its tokens'; 0 if that may be chance."""
     begun = walk.begun()
     with np.errstate(divide="ignore"):
         exact_BLV = np.exp(walk.logits(begun[0], begun[1][0]) / temperature)
