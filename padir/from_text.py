@@ -51,6 +51,12 @@ def own_object(name: str, noun: str) -> Any:
     return found
 
 
+def is_dataclass_of(cls: Any, protocol: Any) -> bool:
+    """True for a dataclass with all members of a protocol."""
+    fields = getattr(cls, "__dataclass_fields__", None)
+    return isinstance(cls, type) and fields is not None and {*members(protocol)} <= {*dir(cls), *fields}
+
+
 def own_instance(name: str, noun: str, protocol: Any, values: dict[str, Any]) -> Any:
     """An instance of a class of one's own, "module:Name", with values for its fields; `noun` is its kind in messages.
 
@@ -58,8 +64,7 @@ def own_instance(name: str, noun: str, protocol: Any, values: dict[str, Any]) ->
       PadirError: the module is not imported, or the class is no dataclass with the protocol's members and defaults.
     """
     cls = own_object(name, noun)
-    fields = getattr(cls, "__dataclass_fields__", None)
-    if not isinstance(cls, type) or fields is None or not {*members(protocol)} <= {*dir(cls), *fields}:
+    if not is_dataclass_of(cls, protocol):
         expected = f"a frozen dataclass with {', '.join(members(protocol)) or '__call__'}"
         raise PadirError(f"the {noun} {name}", expected, cls)
     try:

@@ -100,9 +100,9 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
 
 def run_tables(args: argparse.Namespace) -> dict[str, Any]:
     rows = read_rows(args.files)
-    told = differences(rows) if args.paper else []
-    if args.paper:
-        rows += paper_rows(rows)
+    paper = paper_rows(rows) if args.paper else []
+    told = differences(rows, paper)
+    rows += paper
     known = {name for row in rows for name in row["scores"]}
     if missing := [name for name in args.metric or () if name not in known]:
         raise PadirError(f"no row has {missing[0]!r}: name metrics that the files have ({', '.join(sorted(known))})")

@@ -10,10 +10,10 @@ import numpy as np
 from padir.decoding.bigrams import all_known
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.options import Decoding
-from padir.decoding.reading import best_of, by_rank
+from padir.decoding.reading import by_rank, first_whole
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
-from padir.decoding.translation import text_of
+from padir.decoding.translation import broken, text_of
 from padir.decoding.writer import Writer, Written
 from padir.errors import PadirError
 from padir.text.tokenizer import Tokenizer
@@ -55,8 +55,11 @@ class Fallback:
 
     def _best(self, source: SourceSentence, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
         """The hypothesis that is read if nothing is written again."""
-        ranked = by_rank([each.order for each in hypotheses])
-        return hypotheses[best_of(self.tokenizer, source.text, hypotheses, ranked)]
+
+        def is_broken(n: int) -> bool:
+            return broken(self.tokenizer.decode(hypotheses[n].tokens, source.text), source.text) > 0
+
+        return hypotheses[first_whole(by_rank([each.order for each in hypotheses]), is_broken)]
 
     def _falls_back(self, source: SourceSentence, best: Hypothesis) -> bool:
         if source.template is not None or source.target_length is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from padir.decoding.translation import StepTrace, Translation, broken, clean, te
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
 from padir.text.ids import UNK, Ids
-from padir.text.tokenizer import Tokenizer
 
 
 def best_translations(
@@ -130,10 +130,9 @@ def by_rank(ranks: Sequence[float]) -> list[int]:
     return sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
 
 
-def best_of(tokenizer: Tokenizer, source: str, hypotheses: Sequence[Hypothesis], ranked: Sequence[int]) -> int:
+def first_whole(ranked: Sequence[int], is_broken: Callable[[int], bool]) -> int:
     """The number of the hypothesis that a sentence gets: the first of `ranked` without broken characters, if any."""
-    whole = (n for n in ranked if not broken(tokenizer.decode(hypotheses[n].tokens, source), source))
-    return next(whole, ranked[0])
+    return next((n for n in ranked if not is_broken(n)), ranked[0])
 
 
 def _best(
@@ -149,10 +148,11 @@ def _best(
     """The translation of one sentence, with up to `n_best` candidates of different texts, by falling rank."""
     ranked = by_rank(ranks)
 
+    @functools.cache
     def translation(n: int) -> Translation:
         return _translation(loaded, source, hypotheses[n], score=scores[n], number=number)
 
-    best = translation(best_of(loaded.tokenizer, source.text, hypotheses, ranked))
+    best = translation(first_whole(ranked, lambda n: bool(translation(n).broken)))
     if not n_best:
         return best
     listed = {best.text: best}

@@ -42,6 +42,10 @@ def _row(line: RowDict, task: str) -> RowDict:
     }
 
 
+def _task(row: RowDict) -> str:
+    return row["task"]
+
+
 def _strategy(row: RowDict) -> str | None:
     return row["strategy"] and row["strategy"]["name"]
 
@@ -66,15 +70,16 @@ def paper_rows(rows: Rows) -> Rows:
     return found
 
 
-def differences(rows: Rows) -> list[str]:
+def differences(rows: Rows, paper: Rows) -> list[str]:
     """A line for each score that the paper has for the same task, strategy, hypotheses and steps, and the difference.
 
     Where the signatures differ, the line says so and in what.
     """
     lines = []
     for row in rows:
-        for other in paper_rows([row]):
-            if row.get("split") != "test" or any(same(row) != same(other) for same in (_strategy, hypotheses, steps)):
+        for other in paper:
+            alike = (_task, _strategy, hypotheses, steps)
+            if row.get("split") != "test" or any(same(row) != same(other) for same in alike):
                 continue
             for metric, theirs in other["scores"].items():
                 if (own := row["scores"].get(metric)) is None:

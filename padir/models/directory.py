@@ -28,8 +28,9 @@ import safetensors
 import safetensors.numpy
 
 from padir import checks
-from padir.checks import from_json, members
+from padir.checks import from_json
 from padir.errors import PadirError, first_line
+from padir.from_text import is_dataclass_of
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.params import param_shapes
 from padir.pretrained import PRETRAINED, model_folder
@@ -210,8 +211,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type)
     name = description["name"]
     module, _, attribute = name.partition(":")
     found = known.get(name) or vars(sys.modules.get(module, object)).get(attribute)
-    fields = getattr(found, "__dataclass_fields__", None)
-    if not isinstance(found, type) or fields is None or not {*members(protocol)} <= {*dir(found), *fields}:
+    if not is_dataclass_of(found, protocol):
         what = f"the model's card names {name!r}, which padir does not know"
         remedy = "import its module in a gin file (--allow_imports MODULE), or give the instance to Translator.load"
         raise PadirError(what, remedy=remedy)

@@ -55,9 +55,10 @@ def test_differences_are_of_the_same_task_strategy_hypotheses_and_steps():
         row("another split", split="validation"),
         row("other steps", steps=2),
         row("causal", causal=True, strategy=None, num_steps=None, search={"name": "beam", "size": 5}, bleu=34.0),
+        row("a task that the paper lacks", task="multi30k_de_en"),
         row("elsewhere", task="wmt17_en_zh", scores={"chrf": {"value": 1.0, "signature": ""}}),
     ]
-    assert differences(own) == [
+    assert differences(own, paper_rows(own)) == [
         "mine, wmt17_en_zh, 4 steps, bleu: 30.00, paper: PaDIR 32.59: -2.59",
         "another signature, wmt17_en_zh, 4 steps, bleu: 33.00, paper: PaDIR 32.59: +0.41"
         " (other signature: version:2.6.0 and version:1.3.0)",

@@ -291,10 +291,12 @@ def _audited(own: Sequence[str], options: AuditOptions, seed: int, tell: Tell, *
         if isinstance(strategy, Sampler):
             if not strategy.is_exact:
                 tell(f"{name} is sampled ({samples:,} outputs of each target): tv and kl are too large")
+            answers = []
             for check in checks_of(strategy, targets.joints[:_CHECKED], targets.pieces, PASSES):
+                answers.append(check.answer)
                 checked.append({"sampler": name, **check._asdict()})
                 tell(f"{name} {check.question}: {check.answer}{f' ({check.evidence})' if check.evidence else ''}")
-            if [check["answer"] for check in checked if check["sampler"] == name] == ["no"]:
+            if answers == ["no"]:  # it does not repeat itself, so that nothing else was asked
                 tell(f"{name} has no law: draw from uniforms, or from seed, alone")
                 continue
         for steps, best_G in zip(PASSES, best_GT.T, strict=True):
