@@ -17,7 +17,7 @@ from os import PathLike
 from typing import Any
 
 from padir.decoding.options import Decoding
-from padir.decoding.paragraphs import TranslatedLine, by_sentences
+from padir.decoding.paragraphs import TranslatedLine, by_sentences, check_split
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 from padir.translator import CHUNK_BATCHES, Translator
@@ -69,6 +69,8 @@ def translate_lines(
       split: translate each sentence of a line by itself.
       how: further arguments of `Translator.translate`, such as `trace` and `template`.
     """
+    if split:
+        check_split(**how)
     done_before = empty = first_empty = 0
     translate = functools.partial(translator.translate, decoding=decoding, truncate=True, progress=progress, **how)
     for chunk in _chunks(source, decoding.batch_size, ready):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, Unpack
 
@@ -25,11 +25,11 @@ from padir.constrained.placeholders import marked_spans, translate_marked
 from padir.constrained.terms import Terms, hold_terms, terms_of
 from padir.decoding.alignment import align_words
 from padir.decoding.bigrams import FILE, Bigrams
-from padir.decoding.candidates import SHORTEST
 from padir.decoding.fit import asked, check_n_best, holding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding, DecodingOptions
-from padir.decoding.paragraphs import by_sentences
+from padir.decoding.paragraphs import by_sentences, check_split
+from padir.decoding.planned_drafts import SHORTEST
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.ranker import Rescore
 from padir.decoding.scoring import score_pairs
@@ -165,10 +165,7 @@ class Translator(SentenceTranslator):
         texts = checks.strings("texts", texts)
         decoding = asked(self.decoding, decoding, self.card.config, changes)
         if split:
-            for_each = [] if isinstance(terms, Mapping) else names
-            if for_each or align:
-                what = f"split excludes {', '.join([*for_each, *['align'] * align])}"
-                raise PadirError(what, remedy="leave split out; terms may be one mapping for all texts")
+            check_split(template=template, terms=terms, target_lengths=target_lengths, align=align)
             translate = functools.partial(
                 self.translate, decoding=decoding, truncate=truncate, trace=trace, terms=terms, progress=progress
             )
@@ -181,7 +178,7 @@ class Translator(SentenceTranslator):
         if align or terms is not None:
             self.loaded.sentence_side("align words")
         lengths = None if target_lengths is None else self._checked_lengths(texts, [*target_lengths], decoding)
-        if decoding.n_best and all(each.open_gaps < 2 for each in templates or ()):  # such gaps make candidates
+        if decoding.n_best and all(each.open_gaps < 2 for each in templates or ()):  # such gaps make drafts
             self._check_n_best(decoding, lengths)
         request = Request(lengths, templates, truncate, trace, progress)
         read = self.loaded.normalised(texts, decoding.placeholders)
@@ -351,9 +348,14 @@ class Translator(SentenceTranslator):
         decoding = super().resolved(decoding)
         ranker = decoding.ranker
         if isinstance(ranker, Rescore) and ranker.score_fn is None:
-            rule = rescorer(ranker.name, ranker.length_normalization)
+            rule = dataclasses.replace(self._rescorer_of(ranker.name), length_normalization=ranker.length_normalization)
             decoding = decoding.changed(rerank=rule)
         return decoding
+
+    @functools.cached_property
+    def _rescorer_of(self) -> Callable[[str], Rescore]:
+        """`rescorer`, which loads a model once for all calls of this translator."""
+        return functools.cache(rescorer)
 
 
 def _paired(sources: checks.Texts, targets: checks.Texts) -> tuple[list[str], list[str]]:
@@ -364,16 +366,13 @@ def _paired(sources: checks.Texts, targets: checks.Texts) -> tuple[list[str], li
     return some, others
 
 
-_rescoring_model = functools.lru_cache(4)(Translator.load)  # batches, and rows of a results table, share it
-
-
 def rescorer(model: str, length_normalization: float = 1.0) -> Rescore:
     """Makes a `Rescore` rule from an autoregressive model's directory, or the name of a model that comes with padir.
 
     Raises:
       PadirError: the directory holds no complete model, or the model is not autoregressive.
     """
-    translator = _rescoring_model(model)
+    translator = Translator.load(model)
     config = translator.card.config
     if not (config.causal or config.dual):
         remedy = "give one, or rerank by own or mbr"

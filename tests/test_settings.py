@@ -11,7 +11,7 @@ from padir.data import Batching, LengthLimits
 from padir.data.toy import ToyDeEn
 from padir.decoding import Beam, CausalScore, Decoding, MinimumBayesRisk, Sampling
 from padir.decoding.options import DecodingOptions
-from padir.interop.options import EXPORTED
+from padir.interop.exported_options import EXPORTED
 from padir.models.config import ModelConfig
 from padir.options import OPTIONS
 from padir.refinement import Glat, Mask, MaskRange, SampledUnroll, Uniform

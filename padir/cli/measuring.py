@@ -18,6 +18,7 @@ from padir.cli.arguments import (
     decodings_of,
     files_of,
     folders_of,
+    import_own,
     load_models,
     named_folders,
     named_model,
@@ -286,6 +287,8 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_audit(args: argparse.Namespace) -> dict[str, Any]:
+    for name in args.own:
+        import_own(name)
     options = audit.AuditOptions(**chosen(args, "padir.studies.analysis.audit:AuditOptions"))
     found = audit.run(args.own, options, seed=args.seed, output=args.output, tell=tell)
     rows = [row for row in found["rows"] if not args.own or row["strategy"] in args.own]

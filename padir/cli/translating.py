@@ -90,13 +90,10 @@ def _check_streams(args: argparse.Namespace) -> None:
         raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     if "" in (args.input, args.output):
         raise PadirError('--input and --output take the name of a file, got ""')
-    if args.template is not None and args.split:
-        raise PadirError("--template is for a whole line", remedy="leave --split out")
-    if args.align and (args.split or not (args.json or args.jsonl)):
-        remedy = "leave --split out" if args.split else "give --jsonl, or --json FILE"
-        raise PadirError("--align writes the links of a whole line in JSON", remedy=remedy)
-    if args.n_best and not (args.json or args.jsonl):
-        raise PadirError("--n_best lists candidates in JSON: give --jsonl, or --json FILE")
+    if not (args.json or args.jsonl):
+        for name, what in {"align": "writes the links of words", "n_best": "lists candidates"}.items():
+            if getattr(args, name):
+                raise PadirError(f"--{name} {what} in JSON: give --jsonl, or --json FILE")
 
 
 def _source(

@@ -163,7 +163,7 @@ def hold_terms(
         around = {i: _around(translator, made[i].text, own) for i, own in edits.items() if marked[i] is None}
         around = {i: own for i, own in around.items() if own.spelt and own.least <= config.max_length}
     if around:
-        # One candidate is enough, because the length is known. The terms may be outside a shortlist.
+        # One draft is enough, because the length is known. The terms may be outside a shortlist.
         single = decoding.without(*LENGTHS, "prefix_beam", "num_drafts")
         single = single.without("rerank", "length_normalization", "shortlist")
         request = Request(templates=[*around.values()], truncate=True, trace=trace)

@@ -310,7 +310,7 @@ def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConf
     chosen = able[0] if able else mode
     rule = decoding.ranker
     if chosen == "refine" and rule is not None and any(each.open_gaps > 1 for each in templates):
-        # The rule itself, because the gaps make several candidates of a single draft, which would need no rule's name.
+        # The rule itself, because the gaps make several drafts of one length, which would need no rule's name.
         decoding = decoding.changed(rerank=rule)
     if chosen == mode:
         return decoding

@@ -131,7 +131,7 @@ class FusedChoice:
         return token_BL1[..., 0], log_prob_BL1[..., 0]
 
     def _best_path(self, token_BLK, score_BLK) -> Int[Array, "B L"]:
-        """The number of the candidate that the best sequence has at each position."""
+        """The number of the id that the best sequence has at each position."""
         rows, _, size = token_BLK.shape
 
         def forwards(paths, candidates):

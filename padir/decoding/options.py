@@ -186,7 +186,7 @@ class Decoding:
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
         product = "num_drafts x num_lengths x prefix_beam"
-        drafts = self.num_candidates * self.prefix_beam
+        drafts = self.num_canvases * self.prefix_beam
         checks.within(0, most, **{product: drafts, "beam": self.beam, "n_best": self.n_best})
         checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * drafts})
 
@@ -219,7 +219,7 @@ class Decoding:
         return dataclasses.replace(self, **{name: OPTIONS[name].default for name in names})
 
     @property
-    def num_candidates(self) -> int:
+    def num_canvases(self) -> int:
         """The number of drafts that the mode "refine" makes of a sentence: each length, `num_drafts` times."""
         return self.num_drafts * self.num_lengths
 
@@ -231,7 +231,7 @@ class Decoding:
         """
         if self.mode == "causal":
             return self.search.size
-        return self.num_candidates * self.prefix_beam
+        return self.num_canvases * self.prefix_beam
 
     @property
     def drops_repeats(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from padir.decoding.translation import EMPTY_LINE, Translation, one_line
+from padir.errors import PadirError
 from padir.models.directory import ModelCard
 from padir.text.sentences import Paragraph
 
@@ -32,6 +33,18 @@ def split_sentences(
     """
     paragraphs = [Paragraph.split(text, language, kinds) if split else Paragraph.whole(text) for text in texts]
     return paragraphs, [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+
+
+def check_split(
+    *, terms: Any = None, align: bool = False, template: Any = None, target_lengths: Any = None, **_: Any
+) -> None:
+    """Refuses arguments of `Translator.translate` that are for whole texts, because texts are split into sentences."""
+    for_each = {"a template": template, "target_lengths": target_lengths, "align": align or None}
+    if not isinstance(terms, Mapping):
+        for_each["terms"] = terms
+    if names := [name for name, value in for_each.items() if value is not None]:
+        what = f"split excludes {', '.join(names)}"
+        raise PadirError(what, remedy="leave split out; terms may be one mapping for all texts")
 
 
 def join_sentences(

@@ -1,6 +1,6 @@
 """Jitted programs of a batch, from encoded sources (`padir.decoding.encoding`) to refined drafts.
 
-1. `lay_out` makes the drafts: N candidates of each sentence, each of its own length.
+1. `lay_out` makes N drafts of each sentence, each of its own length.
 2. `refine_drafts` calls `lay_out` and refines all drafts in one loop.
 """
 
@@ -31,15 +31,15 @@ from padir.refinement.segments import sentence_keys
 
 
 class DraftInputs(NamedTuple):
-    """Encoded sentences and the N candidates of each.
+    """Encoded sentences and the N planned drafts of each.
 
     Attributes:
       cross_kv, source_segment_BS: cross-attention keys and values of the sources, and the sources' segment ids.
-      source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
-      length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw. A length of 0 is
-        no candidate: its row takes no pass.
+      source_BS: the sources; a draft's key is made from its source, the seed, its length and its draw.
+      length_BN, draw_BN: each draft's length in tokens, EOS included, and the number of its draw. A length of 0 is no
+        draft: its row takes no pass.
       num_steps, seed, blank_penalty: as in `Decoding`; other values compile no new program.
-      fixed_RL: ids that candidates must hold at their positions, 0 for none; None if no candidate holds any.
+      fixed_RL: ids that drafts must hold at their positions, 0 for none; None if no draft holds any.
       kept_v: ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
       fused: the table that decoding weighs in (`padir.decoding.fusion`); None for none.
     """
@@ -99,7 +99,7 @@ class RefineOptions:
 @PROGRAMS.add
 @functools.partial(jax.jit, static_argnames=("model", "options"))
 def refine_drafts(model: Transformer, params, inputs: DraftInputs, options: RefineOptions) -> Drafts:
-    """Makes a draft of every candidate of a batch and refines all drafts."""
+    """Makes the planned drafts of a batch and refines all of them."""
     model, params = compact(model, params, inputs.kept_v)
     params = in_model_dtype(model.config, params)  # once, not at every pass
     key_R, canvas, decoder = lay_out(model, params, inputs, options)
@@ -174,7 +174,7 @@ def lay_out(
     """Makes the drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
     sentence_B = sentence_keys(inputs.source_BS, inputs.seed)
     length_R = inputs.length_BN.reshape(-1)
-    # A candidate's key depends on its length and draw alone, so that other candidates do not change it.
+    # A draft's key depends on its length and draw alone, so that other drafts do not change it.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, inputs.length_BN.shape[1]), length_R, inputs.draw_BN.reshape(-1))
     canvas = noise_canvas(key_R, length_R, options.max_target_length, options.corruption, model.ids)

@@ -1,8 +1,8 @@
 """`Refiner`, the writer of models that refine drafts.
 
-1. `encode` computes the encoder's output of the sources, once for all candidates.
-2. `try_lengths` lists the candidates of each sentence, by its most likely target lengths.
-3. `refine` makes a draft of each candidate and refines all drafts in one jitted loop.
+1. `encode` computes the encoder's output of the sources, once for all drafts.
+2. `plan_drafts` lists the drafts to try for each sentence, by its most likely target lengths.
+3. `refine` makes these drafts and refines all of them in one jitted loop.
 4. `hypotheses` reads the drafts into token lists on the host.
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Bool, Int
 
-from padir.decoding.candidates import Candidate, candidates
 from padir.decoding.encoding import padded_length, rows_together
 from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
+from padir.decoding.planned_drafts import PlannedDraft, planned_drafts
 from padir.decoding.ranker import length_normalised
 from padir.decoding.refine_batch import DraftInputs, Drafts, ModelDecoder, RefineOptions, joined, lay_out, refine_drafts
 from padir.decoding.translation import text_of, without_repeats
@@ -34,7 +34,7 @@ from padir.models.length import top_lengths
 from padir.refinement.loop import steps
 from padir.text.ids import pad_rows, round_up
 
-_NONE = Candidate(0, 0)  # takes the place of a candidate in a row that has none
+_NONE = PlannedDraft(0, 0)  # takes the place of a draft in a row that has none
 _SOURCES = (16, 48, 128, 384)  # lengths of sources: each width of canvas compiles a program for each of them
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
 
@@ -61,7 +61,7 @@ class Refiner:
         return self.decoding.num_hypotheses
 
     def write(self, sources: Sequence[SourceSentence]) -> Written:
-        """Writes the hypotheses of a batch, one for each candidate."""
+        """Writes the hypotheses of a batch, at least one for each draft."""
         *_, (_, written) = self.stages(sources)
         return written
 
@@ -69,7 +69,7 @@ class Refiner:
         """Yields the name and the result of each stage of `write`; that of the last, "read", is its result."""
         batch = self.encode(sources)
         yield "encode", batch
-        tried = self.try_lengths(sources, batch)
+        tried = self.plan_drafts(sources, batch)
         yield "lengths", tried
         drafts = self.refine(batch, tried)
         yield "refine", drafts
@@ -81,8 +81,8 @@ class Refiner:
             [each.tokens for each in sources], self.decoding.batch_size, self.shapes.lengths or _SOURCES
         )
 
-    def try_lengths(self, sources: Sequence[SourceSentence], batch: EncodedBatch) -> list[list[Candidate]]:
-        """Lists the candidates of each sentence, for its given target length or for predicted lengths.
+    def plan_drafts(self, sources: Sequence[SourceSentence], batch: EncodedBatch) -> list[list[PlannedDraft]]:
+        """Lists the drafts to try for each sentence, of its given target length or of predicted lengths.
 
         Raises:
           PadirError: a template that cannot be held.
@@ -98,28 +98,28 @@ class Refiner:
         lengths = [[given[b]] if b in given else row for b, row in enumerate(likely)]
         most = self.loaded.card.config.max_length
         return [
-            candidates(own, decoding.num_drafts, most, source.template)
+            planned_drafts(own, decoding.num_drafts, most, source.template)
             for source, own in zip(sources, lengths, strict=True)
         ]
 
-    def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
-        """Makes a draft of every candidate and refines all drafts; gives them on the host."""
+    def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]]) -> Drafts:
+        """Makes the planned drafts and refines all of them; gives them on the host."""
         calls = self._calls(batch, tried)
         with self.loaded.on_devices():
             return joined([on_host(refine_drafts(self.loaded.model, self.loaded.converted, *each)) for each in calls])
 
     def _calls(
-        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]
+        self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]]
     ) -> list[tuple[DraftInputs, RefineOptions]]:
         """The arguments of `refine_drafts` after the model and its parameters, for each width of canvas."""
         source_BS = self.loaded.place(batch.source_BS)
         kept_v = self.loaded.written_ids(batch.source_BS, self.decoding.shortlist)
         return [self._arguments(batch, some, source_BS, kept_v) for some in self._by_width(tried)]
 
-    def _by_width(self, tried: Sequence[Sequence[Candidate]]) -> list[Sequence[Sequence[Candidate]]]:
-        """The candidates in parts, one for each width of canvas, narrowest first; `_NONE` in the place of all others.
+    def _by_width(self, tried: Sequence[Sequence[PlannedDraft]]) -> list[Sequence[Sequence[PlannedDraft]]]:
+        """The planned drafts by width of canvas, narrowest first; in each part `_NONE` stands in place of the others.
 
-        A single part has all, unless the decoder takes rows in groups, in which rows without a candidate cost nothing.
+        A single part has all, unless the decoder takes rows in groups, in which rows without a draft cost nothing.
         """
         widths = [[padded_length(each.length) for each in own] for own in tried]
         found = sorted({width for own in widths for width in own})
@@ -140,7 +140,7 @@ class Refiner:
         # exchange rows at every step.
         return rows_together(length, self.loaded.platform) if self.loaded.mesh is None else None
 
-    def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> int | None:
+    def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]]) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
         sizes = []
         for inputs, options in self._calls(batch, tried):
@@ -153,10 +153,10 @@ class Refiner:
         self,
         sources: Sequence[SourceSentence],
         batch: EncodedBatch,
-        tried: Sequence[Sequence[Candidate]],
+        tried: Sequence[Sequence[PlannedDraft]],
         drafts: Drafts,
     ) -> list[list[Hypothesis]]:
-        """Reads the drafts of each sentence's candidates; leaves out those that a canvas has no sentence for.
+        """Reads the refined drafts of each sentence; leaves out rows of a prefix beam that hold no sentence.
 
         Raises:
           PadirError: a log-probability is not finite.
@@ -225,7 +225,7 @@ class Refiner:
             raise PadirError("steps cannot be shown with a shortlist", remedy="leave the shortlist out")
         loaded = self.loaded
         batch = self.encode([source])
-        ((inputs, options),) = self._calls(batch, [own[:1] for own in self.try_lengths([source], batch)])
+        ((inputs, options),) = self._calls(batch, [own[:1] for own in self.plan_drafts([source], batch)])
         length = int(inputs.length_BN[0, 0])
         with loaded.on_devices():
             key_R, canvas, decoder = lay_out(loaded.model, loaded.converted, jax.tree.map(jnp.asarray, inputs), options)
@@ -239,7 +239,7 @@ class Refiner:
             yield on_host((state.canvas.tokens_BL[0, :length], state.canvas.known_score_BL[0, :length]))
 
     def _arguments(
-        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]], source_BS: Any, kept_v: Any
+        self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]], source_BS: Any, kept_v: Any
     ) -> tuple[DraftInputs, RefineOptions]:
         """The arguments of one call: the sources on their devices, and the ids that a shortlist keeps for the batch."""
         decoding = self.decoding
@@ -248,8 +248,8 @@ class Refiner:
         most = max(map(len, tried))
         counts = self.shapes.counts if decoding.prefix_beam == 1 else ()  # a prefix beam has one canvas a sentence
         few = 1 << (most - 1).bit_length()  # few programs
-        if most <= decoding.num_candidates < few:
-            few = decoding.num_candidates
+        if most <= decoding.num_canvases < few:
+            few = decoding.num_canvases
         most = min((count for count in counts if count >= most), default=few)
         table = [[*own, *[_NONE] * (most - len(own))] for own in tried]
         table += [[_NONE] * most] * (batch.source_BS.shape[0] - len(table))

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from padir.decoding.autoregressive import length_limits, write_targets
-from padir.decoding.candidates import SHORTEST
 from padir.decoding.encoding import padded_length
 from padir.decoding.fit import check_held, check_resolved
 from padir.decoding.hypothesis import Hypothesis, SourceSentence, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
+from padir.decoding.planned_drafts import SHORTEST
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.text.ids import pad_rows

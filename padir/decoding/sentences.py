@@ -122,6 +122,23 @@ def _once(make: Callable[[], Result]) -> Callable[[], Result]:
     return call
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchTranslator:
+    """A writer beside the resolved options that made it: takes the sentences of a batch to translations."""
+
+    loaded: LoadedModel
+    decoding: Decoding
+    writer: Writer
+    shapes: Shapes
+
+    def __call__(self, sources: Sequence[SourceSentence]) -> list[Translation]:
+        return self.read(sources, self.writer.write(sources))
+
+    def read(self, sources: Sequence[SourceSentence], written: Written) -> list[Translation]:
+        """Ranks the hypotheses of each sentence, and makes text of the best."""
+        return best_translations(self.loaded, sources, written, self.decoding, self.shapes)
+
+
 _log = logging.getLogger("padir")
 MapBatches = Callable[..., Iterable[list[Translation]]]
 Own = TypeVar("Own", bound="SentenceTranslator")
@@ -206,7 +223,7 @@ class SentenceTranslator:
         """
         at_once = self._map or (one_ahead if self._may_take_two(decoding) else map)
         decoding = self.resolved(decoding)
-        writer = self.writer(decoding, trace=request.trace)
+        translate_batch = self.batch_translator(decoding, trace=request.trace)
         tokens, truncated = self.loaded.source_tokens(sentences, request.truncate)
         sources = [
             SourceSentence(
@@ -220,8 +237,7 @@ class SentenceTranslator:
         results = [EMPTY_LINE] * len(sources)
         filled = (i for i, text in enumerate(sentences) if text.strip())
         batches = [*sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i]))]
-        run = functools.partial(self.translate_batch, writer, decoding)
-        made = at_once(run, [[sources[i] for i in places] for places in batches])
+        made = at_once(translate_batch, [[sources[i] for i in places] for places in batches])
         for places, translations in zip(batches, made, strict=True):
             for i, translation in zip(places, translations, strict=True):
                 results[i] = _of_cut_source(translation) if i in truncated else translation
@@ -230,15 +246,9 @@ class SentenceTranslator:
             request.progress(empty)
         return results
 
-    def translate_batch(
-        self, writer: Writer, decoding: Decoding, sources: Sequence[SourceSentence]
-    ) -> list[Translation]:
-        """Translates the sentences of one batch; `decoding` are the writer's resolved options."""
-        return self.read_batch(writer.write(sources), decoding, sources)
-
-    def read_batch(self, written: Written, decoding: Decoding, sources: Sequence[SourceSentence]) -> list[Translation]:
-        """Ranks the hypotheses of one batch, and makes text of the best; the arguments are as in `translate_batch`."""
-        return best_translations(self.side(decoding), sources, written, decoding, self.shapes)
+    def batch_translator(self, decoding: Decoding, *, trace: bool = False) -> BatchTranslator:
+        """The function that translates a batch of sentences with resolved options; `trace` is as in `writer`."""
+        return BatchTranslator(self.side(decoding), decoding, self.writer(decoding, trace=trace), self.shapes)
 
     def _may_take_two(self, decoding: Decoding) -> bool:
         """True if two batches may be under way at once, in other threads than the caller's.

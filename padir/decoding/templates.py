@@ -2,7 +2,7 @@
 
 A canvas holds the fixed tokens (`padir.refinement.canvas.hold`), and the gaps are written around them. A gap of unknown
 length takes the positions that the predicted length leaves. If there are several such gaps, each way to share out these
-positions is a candidate of its own, and the rule of reranking chooses. A model that writes from left to right can hold
+positions is a draft of its own, and the rule of reranking chooses. A model that writes from left to right can hold
 a prefix alone, which is a template whose only gap is its end.
 """
 

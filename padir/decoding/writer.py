@@ -16,7 +16,7 @@ class Shapes(NamedTuple):
     Attributes:
       lengths: allowed row lengths; () allows those of `padded_length`. Rows of drafts are at least as long as those of
         sources.
-      counts: allowed numbers of candidates of a sentence; () allows all.
+      counts: allowed numbers of drafts of a sentence; () allows all.
     """
 
     lengths: tuple[int, ...] = ()

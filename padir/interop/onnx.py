@@ -32,7 +32,7 @@ import numpy as np
 from padir import checks
 from padir.decoding.options import MOST_PASSES, Decoding
 from padir.errors import PadirError
-from padir.interop.options import exportable
+from padir.interop.exported_options import exportable
 from padir.models.directory import ModelCard, name_and_fields
 from padir.models.layers import MASKED, relative_position_bucket
 from padir.models.params import quantise

@@ -5,16 +5,16 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from padir.decoding.candidates import SHORTEST
+from padir.decoding.planned_drafts import SHORTEST
 from padir.text.ids import EOS, PADDING, equals_left
 
 
-def candidate_rows(
+def draft_rows(
     length_BK: Int[Array, "B K"], num_drafts: int, max_length: int
 ) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
-    """Lengths and draft numbers of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
+    """Lengths and draft numbers of every sentence's `planned_drafts` as arrays, for use inside jit; keeps duplicates.
 
-    >>> candidate_rows(jnp.array([[5, 1]]), num_drafts=2, max_length=4)[0].tolist()
+    >>> draft_rows(jnp.array([[5, 1]]), num_drafts=2, max_length=4)[0].tolist()
     [[4, 4, 2, 2]]
     """
     length_BN = jnp.repeat(jnp.clip(length_BK, SHORTEST, max_length), num_drafts, axis=1)

@@ -12,12 +12,12 @@ import numpy as np
 
 from padir import checks
 from padir.decoding import encoding, refine_batch
-from padir.decoding.candidates import SHORTEST
 from padir.decoding.encoding import BUCKET
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
+from padir.decoding.planned_drafts import SHORTEST
 from padir.decoding.refine_batch import DraftInputs, RefineOptions
-from padir.interop.options import exportable
+from padir.interop.exported_options import exportable
 from padir.interop.packing import packed_without_repeats
 from padir.models.length import top_lengths
 from padir.text.ids import round_up

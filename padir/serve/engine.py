@@ -54,7 +54,7 @@ class Key(NamedTuple):
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence for a batch, and the number of candidates in its answer."""
+    """A sentence for a batch, and the number of hypotheses in its answer."""
 
     key: Key
     text: str
@@ -90,9 +90,9 @@ class Engine:
         self.translator = translator
         self.limits = limits
         self.warm_up = warm_up
-        # Not resolved: a default of one candidate would forget the rule for requests that try several.
+        # Not resolved: a default of one draft would forget the rule for requests that try several.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
-        self.several = translator.card.config.readout_rules.several  # the option that says how many candidates to try
+        self.several = translator.card.config.readout_rules.several  # the option that says how many drafts to try
         modes = [mode for mode in MODES if self._works(mode=mode)]
         self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)
         self.strategies = [name for name in STRATEGIES if self._works(strategy=name)]
@@ -124,7 +124,7 @@ class Engine:
         return True
 
     def _limited_counts(self, config: ModelConfig) -> tuple[int, ...]:
-        """The numbers of candidates of batches; checks the server's own options of refining against the limits."""
+        """The numbers of drafts of batches; checks the server's own options of refining against the limits."""
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
@@ -134,7 +134,7 @@ class Engine:
         for name, limit in most.items():
             if (value := getattr(self.decoding, name)) > limit:
                 raise PadirError(name, f"at most {limit}, the limit of requests", value)
-        # Whatever number clients set, a batch is filled up to one of few numbers of candidates.
+        # Whatever number clients set, a batch is filled up to one of few numbers of drafts.
         powers = (1 << n for n in range(limits.max_lengths.bit_length()))
         counts = {getattr(self.decoding, self.several), limits.max_lengths, *powers}
         return tuple(sorted(count * self.decoding.num_drafts for count in counts))
@@ -249,8 +249,8 @@ class Engine:
         takes long.
         """
         passes = key.decoding.num_steps / self.decoding.num_steps
-        candidates = getattr(key.decoding, self.several) / getattr(self.decoding, self.several)
-        tokens = key.source_length * max(1.0, passes) * candidates
+        drafts = getattr(key.decoding, self.several) / getattr(self.decoding, self.several)
+        tokens = key.source_length * max(1.0, passes) * drafts
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
@@ -289,7 +289,7 @@ class Engine:
                 if self.state == "stopping":
                     return
                 resolved = self.translator.resolved(decoding)
-                self.translator.translate_batch(self.translator.writer(resolved, trace=trace), resolved, [source])
+                self.translator.batch_translator(resolved, trace=trace)([source])
                 self._batcher.known.add((Key(length, decoding, trace), 1))
 
 

@@ -111,7 +111,7 @@ class AnswerStep(msgspec.Struct):
 
 
 class AnswerText(msgspec.Struct, kw_only=True):
-    """A translation: text, score, length in tokens, decoder passes, number of candidates that were tried.
+    """A translation: text, score, length in tokens, decoder passes, number of hypotheses that were tried.
 
     `candidates`, `read_again` (the causal side chose) and `trace` are present if the request asks for them. With
     `split`, each entry of `sentences` has its own, and a `source`. Then length, passes and hypotheses are sums over the
@@ -173,7 +173,7 @@ class RequestReader:
     Args:
       modes, strategies: names that requests may give. Only requests to a model with the mode "refine" have fields of
         refining.
-      several, most_lengths: the field that says how many candidates to try, num_lengths or prefix_beam, and its largest
+      several, most_lengths: the field that says how many drafts to try, num_lengths or prefix_beam, and its largest
         value.
     """
 

@@ -75,7 +75,7 @@ def test_the_command_writes_links(tmp_path, capsys):
     links = [link.split("-") for link in row["alignment"].split()]
     assert [int(target) for _, target in links] == [*range(len(row["text"].split()))]
     assert main(["translate", "--align", "Tom"]) == 2
-    assert "--align writes the links of a whole line in JSON: give --jsonl" in capsys.readouterr().err
+    assert "--align writes the links of words in JSON: give --jsonl" in capsys.readouterr().err
 
 
 def test_a_text_that_is_too_long_is_cut_on_request(tokenizer):

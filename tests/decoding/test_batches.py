@@ -8,9 +8,9 @@ import pytest
 from support.tiny_model import random_model_dir, random_translator
 
 from padir.decoding import Decoding, MinimumBayesRisk, refiner
-from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.sentences import make_writer, one_ahead
+from padir.decoding.planned_drafts import PlannedDraft
+from padir.decoding.sentences import BatchTranslator, make_writer, one_ahead
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun".split()
 TEXTS = [" ".join((WORDS * 2)[n : n + 1 + n % 7]) for n in range(9)]
@@ -30,7 +30,7 @@ def written(translator, texts, tried):
 
 def test_candidates_of_other_widths_change_nothing(wide, monkeypatch):
     """Groups of 32 positions: canvases of 8 to 24 positions are refined apart, each row in one of them."""
-    tried = [[Candidate(3 + (5 * b + n) % 20, n) for n in range(1 + b % 3)] for b in range(len(TEXTS))]
+    tried = [[PlannedDraft(3 + (5 * b + n) % 20, n) for n in range(1 + b % 3)] for b in range(len(TEXTS))]
     widths = []
 
     def noted(model, params, inputs, options, call=refiner.refine_drafts):
@@ -51,7 +51,7 @@ def test_candidates_of_other_widths_change_nothing(wide, monkeypatch):
 
 def test_a_row_without_a_candidate_takes_no_pass(wide):
     """Sentences with 1, 3 and 2 candidates have 4 rows each; a fourth sentence pads the batch."""
-    drafts = written(wide, TEXTS[:3], [[Candidate(5, n) for n in range(count)] for count in (1, 3, 2)])
+    drafts = written(wide, TEXTS[:3], [[PlannedDraft(5, n) for n in range(count)] for count in (1, 3, 2)])
     passes_BN = drafts.passes_R.reshape(4, -1)
     assert (passes_BN > 0).sum(1).tolist() == [1, 3, 2, 0] and (drafts.length_R > 0).sum() == 6
 
@@ -75,7 +75,7 @@ def test_a_corpus_compiles_few_programs(wide, monkeypatch):
         tokens = [[*map(int, rng.integers(300, 320, longest)), 1]] * 32
         sources = [SourceSentence("", each) for each in tokens]
         mean = rng.normal(longest, 0.2 * longest + 1, 32)
-        tried = [[Candidate(int(np.clip(each + d, 2, 96)), 0) for d in range(5)] for each in mean]
+        tried = [[PlannedDraft(int(np.clip(each + d, 2, 96)), 0) for d in range(5)] for each in mean]
         made.refine(made.encode(sources), tried)
     assert len(shapes) <= 18
 
@@ -102,11 +102,11 @@ class TestOneAhead:
         for translator, rule in [*own, *foreign]:
             threads = set()
 
-            def noted(*given, call=translator.read_batch, threads=threads):
+            def noted(*given, read=BatchTranslator.read, threads=threads):
                 threads.add(threading.current_thread())
-                return call(*given)
+                return read(*given)
 
-            monkeypatch.setattr(translator, "read_batch", noted)
+            monkeypatch.setattr(BatchTranslator, "read", noted)
             translator.translate_sentences(TEXTS, Decoding(num_lengths=2, num_steps=1, batch_size=3, rerank=rule))
             assert (threading.main_thread() in threads) == ((translator, rule) in foreign)
             monkeypatch.undo()

@@ -99,7 +99,7 @@ class TestPrefixBeam:
         decoding = translator.resolved(Decoding(prefix_beam=8, n_best=8, rerank="causal", **HOW))
         (tokens,), _ = translator.loaded.source_tokens(TEXTS[:1], False)
         sources = [SourceSentence("", [EOS]), SourceSentence(TEXTS[0], tokens)]
-        few, many = translator.translate_batch(translator.writer(decoding, trace=True), decoding, sources)
+        few, many = translator.batch_translator(decoding, trace=True)(sources)
         assert few.hypotheses == 5 and many.hypotheses == 8 and len(scored(few)) == len(few.candidates)
         assert {each.length for each in few.candidates} <= {1, 2} and few.read_again
 

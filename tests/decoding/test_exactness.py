@@ -16,9 +16,9 @@ import pytest
 from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
-from padir.decoding.candidates import Candidate
 from padir.decoding.encoding import encode
 from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.planned_drafts import PlannedDraft
 from padir.decoding.program_cache import PROGRAMS
 from padir.refinement import Padir, refine
 
@@ -58,7 +58,7 @@ def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     refiner = translator.refiner(decoding, trace=True)
     sources, _ = translator.loaded.source_tokens(texts, truncate=False)
     batch = refiner.encode([*map(SourceSentence, texts, sources)])
-    tried = [[Candidate(length, 0) for length in LENGTHS]] * len(sources)
+    tried = [[PlannedDraft(length, 0) for length in LENGTHS]] * len(sources)
     tokens_TRL = np.asarray(refiner.refine(batch, tried).trace_TRL[0])
     ties = 0
     for row, (number, length) in enumerate(itertools.product(range(len(sources)), LENGTHS)):

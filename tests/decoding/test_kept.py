@@ -93,7 +93,7 @@ def test_a_whole_candidate_wins_over_a_broken_one_that_kept_all_spans():
 def run(translator, decoding, *sources):
     """The translations of a batch, with the marks that the model read and wrote."""
     decoding = translator.resolved(decoding)
-    return translator.translate_batch(translator.writer(decoding), decoding, sources)
+    return translator.batch_translator(decoding)(sources)
 
 
 @pytest.mark.parametrize("sizes", [{"causal": True}, {"dual": True}], ids=str)

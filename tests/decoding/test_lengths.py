@@ -1,12 +1,12 @@
-"""Candidate lengths: the predicted lengths and parallel draws."""
+"""Lengths of planned drafts: the predicted lengths and parallel draws."""
 
 import random
 
 import jax.numpy as jnp
 import pytest
 
-from padir.decoding.candidates import candidates
-from padir.interop.packing import candidate_rows
+from padir.decoding.planned_drafts import planned_drafts
+from padir.interop.packing import draft_rows
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from padir.interop.packing import candidate_rows
     ],
 )
 def test_candidates(lengths, num_drafts, expected):
-    assert [each[:2] for each in candidates(lengths, num_drafts, max_length=8)] == expected
+    assert [each[:2] for each in planned_drafts(lengths, num_drafts, max_length=8)] == expected
 
 
 def test_arrays_hold_the_same_candidates():
@@ -28,6 +28,6 @@ def test_arrays_hold_the_same_candidates():
     for _ in range(100):
         lengths = [draw.randint(-2, 20) for _ in range(draw.randint(1, 6))]
         num_drafts, longest = draw.randint(1, 3), draw.randint(2, 16)
-        length_BN, draw_BN = candidate_rows(jnp.array([lengths]), num_drafts, longest)
+        length_BN, draw_BN = draft_rows(jnp.array([lengths]), num_drafts, longest)
         rows = zip(length_BN[0].tolist(), draw_BN[0].tolist(), strict=True)
-        assert list(dict.fromkeys(rows)) == [each[:2] for each in candidates(lengths, num_drafts, longest)]
+        assert list(dict.fromkeys(rows)) == [each[:2] for each in planned_drafts(lengths, num_drafts, longest)]

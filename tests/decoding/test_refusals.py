@@ -209,8 +209,10 @@ def test_weights_whose_logits_are_not_finite_are_refused(models, name):
 def test_folders_of_other_models_are_refused(models, tmp_path):
     refuses(rescorer, "holds no autoregressive model", str(random_model_dir(tmp_path / "refining")))
     models.causal.save(tmp_path / "causal")
-    one, other = (rescorer(str(tmp_path / "causal"), exponent).score_fn.func.__self__ for exponent in (1.0, 0.5))
-    assert one is other  # loaded once
+    named = (Decoding(rerank=str(tmp_path / "causal"), num_lengths=2, length_normalization=each) for each in (1.0, 0.5))
+    one, other = (models.plain.resolved(each).rerank for each in named)
+    assert one.score_fn is other.score_fn  # loaded once
+    assert (one.length_normalization, other.length_normalization) == (1.0, 0.5)
     for options in ({"strategy": Padir()}, {"corruption": Uniform()}):
         refuses(Translator.load, "neither corruption nor strat", tmp_path / "causal", **options)
     before = sorted(tmp_path.rglob("*"))

@@ -311,7 +311,7 @@ def written(translator, decoding):
         rows = itertools.chain(*writer.write(batch).hypotheses)
         return kept_v, {EOS, *itertools.chain(*(row.tokens for row in rows))}
     encoded = writer.encode(batch)
-    drafts = writer.refine(encoded, writer.try_lengths(batch, encoded))
+    drafts = writer.refine(encoded, writer.plan_drafts(batch, encoded))
     return kept_v, set(drafts.tokens_RL[drafts.editable_RL].tolist())
 
 

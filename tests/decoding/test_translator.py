@@ -11,9 +11,9 @@ import pytest
 from support.tiny_model import random_translator, same
 
 from padir.decoding import Decoding, Rescore
-from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.paragraphs import join_sentences, split_sentences
+from padir.decoding.planned_drafts import PlannedDraft
 from padir.decoding.reading import best_translations
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.translation import Translation, clean, without_repeats
@@ -235,7 +235,7 @@ class TestChoosing:
         """The first sentence has 2 candidates, its neighbour 3: the first one's third row has none."""
         texts = ["eins zwei", "drei vier fünf"]
         tokens, _ = translator.loaded.source_tokens(texts, False)
-        tried = [[Candidate(length, 0) for length in own] for own in ((2, 3), (5, 6, 7))]
+        tried = [[PlannedDraft(length, 0) for length in own] for own in ((2, 3), (5, 6, 7))]
         refiner = translator.refiner(translator.resolved(Decoding(num_lengths=3, rerank=rerank, n_best=9)))
 
         def chosen(some):

@@ -16,8 +16,8 @@ from support.refusals import refuses
 from support.tiny_model import random_translator
 
 from padir import Decoding, Translator
-from padir.decoding.candidates import Candidate
 from padir.decoding.hypothesis import SourceSentence
+from padir.decoding.planned_drafts import PlannedDraft
 from padir.decoding.reading import best_translations
 from padir.decoding.refine_batch import Drafts, lay_out, refine_drafts
 from padir.decoding.translation import clean, without_repeats
@@ -78,7 +78,7 @@ class Programs:
             batch = batch._replace(encoded=dataclasses.replace(batch.encoded, length=length))
         else:
             inputs["blank_penalty"] = np.array(decoding.blank_penalty, np.float32)
-        tried = refiner.try_lengths(sources, batch)
+        tried = refiner.plan_drafts(sources, batch)
         drafts, options = refiner._arguments(batch, tried, batch.source_BS, None)
         params, drafts = jax.tree.map(jnp.asarray, (loaded.converted, drafts))
         key_R, canvas, _ = lay_out(loaded.model, params, drafts, options)
@@ -142,7 +142,7 @@ def repaired(translator, text, length, pins):
     refiner, loaded = translator.refiner(translator.resolved(translator.decoding), trace=True), translator.loaded
     (tokens,), _ = loaded.source_tokens([text], False)
     batch = refiner.encode([SourceSentence(text, tokens)])
-    inputs, options = refiner._arguments(batch, [[Candidate(length, 0)]], batch.source_BS, None)
+    inputs, options = refiner._arguments(batch, [[PlannedDraft(length, 0)]], batch.source_BS, None)
     fixed_RL = np.zeros((1, options.max_target_length), np.int32)
     fixed_RL[0, list(pins)] = list(pins.values())
     refined = refine_drafts(loaded.model, loaded.converted, inputs._replace(fixed_RL=fixed_RL), options)

@@ -18,7 +18,7 @@ from support.tiny_model import random_translator
 
 from padir import PadirError
 from padir.decoding import CausalScore
-from padir.decoding.candidates import candidates
+from padir.decoding.planned_drafts import planned_drafts
 from padir.decoding.translation import clean, one_line
 from padir.interop import onnx
 from padir.models.length import LengthOutput, top_lengths
@@ -305,7 +305,7 @@ class TestLengths:
             rise_M = -np.abs(np.arange(24) - 12) // 3  # the likeliest is in the middle
             log_prob_M = (rise_M - np.random.RandomState(seed).randint(1, 4, 24)).astype(np.float32)
             length_BK = top_lengths(LengthOutput(jnp.asarray(log_prob_M)[None, None]), 9, length_window)
-            expected = [each.length for each in candidates(length_BK[0].tolist(), 1, 24)]
+            expected = [each.length for each in planned_drafts(length_BK[0].tolist(), 1, 24)]
             passes = {f"*{n}": [[A + i % 2 for i in range(n - 1)] + [EOS], [-0.5] * n] for n in range(2, 25)}
             options = f"{{num_lengths: 9, num_steps: 1, length_window: {json.dumps(length_window)}}}"
             found = translated(described(plain), options, lengths=log_prob_M.tolist(), passes=passes)

@@ -9,7 +9,7 @@ from support.published_rules import tried_lengths
 from support.refusals import refused
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.decoding.candidates import candidates
+from padir.decoding.planned_drafts import planned_drafts
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.length import LengthOutput, TokenLength, top_lengths
@@ -27,7 +27,7 @@ def test_the_published_lengths_are_tried(k):
     for seed in range(20):
         logits_M = np.random.RandomState(seed).randint(0, 4, 9).astype(np.float32)
         length_BK = top_lengths(LengthOutput(jnp.asarray(logits_M)[None, None]), k)
-        ours = [each.length for each in candidates(length_BK[0].tolist(), num_drafts=1, max_length=9)]
+        ours = [each.length for each in planned_drafts(length_BK[0].tolist(), num_drafts=1, max_length=9)]
         assert ours == list(dict.fromkeys(tried_lengths(logits_M, k).tolist()))
 
 

@@ -226,7 +226,7 @@ def test_every_answer_has_an_id(client, monkeypatch, caplog):
         assert response.headers["x-request-id"] == "order-17.3"
     for odd in ("", "a b", "x" * 65):
         assert re.fullmatch("[0-9a-f]{16}", client.get("/", headers={"X-Request-ID": odd}).headers["x-request-id"])
-    monkeypatch.setattr("padir.decoding.sentences.SentenceTranslator.translate_batch", broken)
+    monkeypatch.setattr("padir.decoding.sentences.BatchTranslator.__call__", broken)
     turned_away(client, 500, "not finite")
     assert "a batch failed: the model's logits are not finite" in caplog.text
     monkeypatch.undo()

@@ -147,11 +147,11 @@ class TestWarmUp:
         for most, expected in ((8, [(1, 16)]), (24, [(1, 16), (1, 32)])):
             model, seen = random_translator(tokenizer, max_length=most), set()
 
-            def record(writer, decoding, sources, model=model, seen=seen):
+            def record(sources, model=model, seen=seen):
                 tokens = [each.tokens for each in sources]
                 seen.add(model.loaded.padded(tokens, 1, row_lengths(model.card.config)).shape)
 
-            model.translate_batch = record
+            model.batch_translator = lambda decoding, *, trace, record=record: record
             engine = Engine(model, Decoding())
             engine.start()
             until(lambda engine=engine: engine.ready, 120)

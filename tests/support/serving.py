@@ -26,9 +26,14 @@ class Gated(Translator):
         self.batches = []
         self.gate.set()
 
-    def translate_batch(self, writer, decoding, sources):
-        self.enter(sources)
-        return super().translate_batch(writer, decoding, sources)
+    def batch_translator(self, decoding, *, trace=False):
+        made = super().batch_translator(decoding, trace=trace)
+
+        def translate_batch(sources):
+            self.enter(sources)
+            return made(sources)
+
+        return translate_batch
 
     def busy(self, pool, client):
         """A request whose batch waits for the gate, which is closed now."""

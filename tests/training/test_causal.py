@@ -193,7 +193,7 @@ def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
     tokens, _ = translator.loaded.source_tokens(texts, False)
     sources = [*map(SourceSentence, texts, tokens)]
     encoded = refiner.encode(sources)
-    drafts = refiner.refine(encoded, refiner.try_lengths(sources, encoded))
+    drafts = refiner.refine(encoded, refiner.plan_drafts(sources, encoded))
     rows = [
         tokens_L[editable_L].tolist() for tokens_L, editable_L in zip(drafts.tokens_RL, drafts.editable_RL, strict=True)
     ]
@@ -202,7 +202,7 @@ def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
     monkeypatch.setattr(
         "padir.decoding.reading.broken", lambda text, source: 0
     )  # bytes that are no text choose nothing here
-    results = translator.translate_batch(refiner, refiner.decoding, sources)
+    results = translator.batch_translator(refiner.decoding)(sources)
     for b, result in enumerate(results):
         expected = sorted((each.log_prob / each.tokens**0.5 for each in scored[3 * b : 3 * b + 3]), reverse=True)
         assert expected[0] - expected[2] > 0.01

@@ -44,8 +44,8 @@ from padir.decoding.ranker import length_normalised
 from padir.decoding.refine_batch import DraftInputs, Drafts, RefineOptions, refine_drafts
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
-from padir.interop.options import EXPORTED, check_exported
-from padir.interop.packing import candidate_rows, packed_without_repeats
+from padir.interop.exported_options import EXPORTED, check_exported
+from padir.interop.packing import draft_rows, packed_without_repeats
 from padir.interop.prepared_tasks import register_prepared
 from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.exchange import check_resumed, write_description
@@ -218,7 +218,7 @@ class RefinementModel(BaseTransformerModel):
         source_BS = batch["encoder_input_tokens"]
         encoded, cross_kv = encode(module, params, source_BS)
         length_BK = top_lengths(encoded.length, decoding.num_lengths, decoding.length_window)
-        length_BN, draw_BN = candidate_rows(length_BK, decoding.num_drafts, most)
+        length_BN, draw_BN = draft_rows(length_BK, decoding.num_drafts, most)
         drafts = refine_drafts(
             module,
             params,

@@ -14,8 +14,8 @@ from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.refiner import Refiner
+from padir.decoding.sentences import BatchTranslator
 from padir.decoding.translation import Translation
-from padir.decoding.writer import Writer
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
 from padir.evaluation.systems import Decodings, Row, alike, decodings_for, named, ways
@@ -52,8 +52,7 @@ class System:
     def __call__(self, batch: TimedBatch) -> list[Translation]:
         """Translates a batch as `Translator.translate` does, or writes the batch's target lengths if there are any."""
         if batch.target_lengths is not None:  # `Translator.translate` would leave numbers as they are
-            sources = self.sources(batch)
-            return self.translator.translate_batch(self.writer(batch), self.decoding_of(batch), sources)
+            return self.batch_translator(batch)(self.sources(batch))
         return self.translator.translate(batch.texts, self.decoding_of(batch), truncate=True)
 
     def stages(self, batch: TimedBatch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
@@ -71,7 +70,8 @@ class System:
         """Translates a batch; yields (stage, its result)."""
         sources = self.sources(batch)
         yield "tokenise", sources
-        writer = self.writer(batch)
+        batch_translator = self.batch_translator(batch)
+        writer = batch_translator.writer
         if isinstance(writer, Refiner):
             written: Any = None
             for stage, written in writer.stages(sources):
@@ -80,15 +80,15 @@ class System:
         else:
             written = writer.write(sources)
             yield "encode and write", written
-        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), sources)
+        yield "choose and detokenise", batch_translator.read(sources, written)
 
     def decoding_of(self, batch: TimedBatch) -> Decoding:
         """The options for batches of this size."""
         return dataclasses.replace(self.decoding, batch_size=len(batch.texts))
 
-    def writer(self, batch: TimedBatch) -> Writer:
-        """The writer for batches of this size."""
-        return self.translator.writer(self.decoding_of(batch))
+    def batch_translator(self, batch: TimedBatch) -> BatchTranslator:
+        """The function that translates batches of this size."""
+        return self.translator.batch_translator(self.decoding_of(batch))
 
     def sources(self, batch: TimedBatch) -> list[SourceSentence]:
         """Tokenises a batch."""
@@ -140,7 +140,7 @@ def systems(
 
 
 def _drafts_of_one_length(decoding: Decoding) -> Decoding:
-    return dataclasses.replace(decoding.without(*LENGTHS), num_drafts=decoding.num_candidates)
+    return dataclasses.replace(decoding.without(*LENGTHS), num_drafts=decoding.num_canvases)
 
 
 def measure(
@@ -236,7 +236,7 @@ def _memory(system: System, batch: TimedBatch) -> list[Score]:
     refiner = system.translator.refiner(system.decoding_of(batch))
     sources = system.sources(batch)
     encoded = refiner.encode(sources)
-    size = refiner.refine_memory(encoded, refiner.try_lengths(sources, encoded))
+    size = refiner.refine_memory(encoded, refiner.plan_drafts(sources, encoded))
     return [] if size is None else [Score("temporaries_mb", size / 2**20, "XLA's temporaries of refining|batch:first")]
 
 

@@ -33,10 +33,9 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
             "CTranslate2 needs an autoregressive model in float32: give one (not a dual model), and float32 among the"
             " precisions"
         )
-    whole = [dataclasses.replace(each, decoding=each.decoding.without("mode")) for each in causal]
     threads = sorted({1, os.cpu_count() or 1})
     return [
-        Peer.of(each, type_, number) for type_ in compute_types for number in threads for each in dict.fromkeys(whole)
+        Peer.of(each, type_, number) for type_ in compute_types for number in threads for each in dict.fromkeys(causal)
     ]
 
 
@@ -90,4 +89,4 @@ class Peer(System):
         results = self.searcher.write(sources, search, longest=longest, shortest=shortest, scores=False)
         yield "encode and write", results
         written = Written([[self.searcher.hypothesis(result, longest)] for result in results])
-        yield "choose and detokenise", self.translator.read_batch(written, self.decoding_of(batch), texts)
+        yield "choose and detokenise", self.batch_translator(batch).read(texts, written)

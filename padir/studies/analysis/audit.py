@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pkgutil
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from jaxtyping import Float
 
 from padir import checks
 from padir.errors import PadirError, first_line
+from padir.from_text import module_of, own_object
 from padir.refinement import Strategy, parse_strategy
 from padir.reporting.page import Section, cell
 from padir.reporting.tables import require_matplotlib
@@ -207,11 +207,9 @@ def strategies_of(
 
 
 def _own(name: str, samples: int) -> Strategy | Sampler:
-    try:
-        found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        remedy = "write MODULE:NAME, and set PYTHONPATH to the folder of its module"
-        raise PadirError(f"no sampler or strategy {name} ({error})", remedy=remedy) from None
+    if not module_of(name):
+        raise PadirError("a sampler or strategy of one's own", "MODULE:NAME", name)
+    found = own_object(name, "sampler or strategy")
     if callable(found) and not isinstance(found, type | Strategy):
         return Sampler(name, found, samples)
     try:

@@ -166,7 +166,7 @@ def refined(
     for places in sorted_batches(filled, decoding.batch_size, lambda i: len(tokens[i])):
         sources = [SourceSentence(test_set.sources[i], tokens[i], lengths[i] if lengths else None) for i in places]
         batch = refiner.encode(sources)
-        drafts = refiner.refine(batch, refiner.try_lengths(sources, batch))
+        drafts = refiner.refine(batch, refiner.plan_drafts(sources, batch))
         assert drafts.trace_TRL is not None
         tokens_TBL, score_TBL = (np.asarray(part)[: decoding.num_steps + 1] for part in drafts.trace_TRL)
         yield Pass(places, batch, drafts.length_R, tokens_TBL, score_TBL, drafts.passes_R)

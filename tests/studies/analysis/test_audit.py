@@ -162,7 +162,11 @@ def test_the_rate_is_the_share_of_noise():
         (lambda: ExactDecoder.of([FIVE], 2), "at least 3"),
         (lambda: of(TWO, "padir:remask=logits", 2), "remask"),
         (lambda: audit.strategies_of(names=["padir", "paddir"]), "no strategy 'paddir'"),
-        (lambda: audit.strategies_of(["no_such_module:Mine"]), "no sampler or strategy no_such_module:Mine"),
+        (
+            lambda: audit.strategies_of(["no_such_module:Mine"]),
+            "no_such_module:Mine' is in a module that is not imported",
+        ),
+        (lambda: audit.strategies_of(["padir"]), "MODULE:NAME, got 'padir'"),
         (lambda: audit.strategies_of(["math:pi"]), "math:pi must be a function step(tokens, logits, uniforms), or"),
         (lambda: audit.AuditOptions(targets=0), "targets must be at least 1, got 0"),
         (
