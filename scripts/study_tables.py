@@ -8,7 +8,9 @@ from typing import Any
 
 from result_tables import table
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAPER = ROOT / "padir" / "evaluation" / "paper.json"
 
 LABELS = {
     "self_avg": "self-attention",
@@ -40,15 +42,20 @@ def interval(row: Mapping[str, Any], name: str) -> str:
 def attention(name: str) -> str:
     """Table of attention to stuttered and other neighbours (the paper's Tables 4 and 5), means over heads."""
     found = load(name)
+    theirs = {row["measure"]: row for row in json.loads(PAPER.read_text())["attention"]}
     rows = []
     for row in found["rows"]:
         if row["measure"] in LABELS and row["measure"].endswith("_avg"):
-            means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in ("stutter", "other")]
+            kinds = ("stutter", "other")
+            means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in kinds]
             areas = [interval(row, name) for name in ("auc", "auc_within")]
-            rows.append([f"{row['pass']}, {LABELS[row['measure']]}", *means, *areas])
+            paper = theirs.get(row["measure"])
+            places = {4: 3, 5: 2}[paper["table"]] if paper else 0  # as the tables print them
+            printed = [" ± ".join(f"{x:.{places}f}" for x in paper[kind]) if paper else "-" for kind in kinds]
+            rows.append([f"{row['pass']}, {LABELS[row['measure']]}", *means, *areas, *printed])
     count = f"stutter ({found['stutter']:,} pairs)", f"other ({found['neighbours'] - found['stutter']:,})"
     head = [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"]
-    return markdown(head, rows)
+    return markdown([*head, "the paper: stutter", "the paper: other"], rows)
 
 
 def dependency(metric: str) -> str:

@@ -16,7 +16,7 @@ from padir.cli.console import read_lines, tell, warn
 from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError, first_line
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
-from padir.evaluation.paper import differences, paper_rows
+from padir.evaluation.paper import claims, differences, paper_rows
 from padir.evaluation.rows import summary
 from padir.from_text import own_object
 from padir.metrics import significance
@@ -101,7 +101,7 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
 def run_tables(args: argparse.Namespace) -> dict[str, Any]:
     rows = read_rows(args.files)
     paper = paper_rows(rows) if args.paper else []
-    told = differences(rows, paper)
+    told = [*differences(rows, paper), *claims()] if args.paper else []
     rows += paper
     known = {name for row in rows for name in row["scores"]}
     if missing := [name for name in args.metric or () if name not in known]:

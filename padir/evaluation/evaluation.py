@@ -98,6 +98,8 @@ def evaluate(
             again = 100 * sum(result.fell_back for result in results) / len(results)
             scores["fallback"] = Score("fallback", again, "")
     scores |= _counts(results, cut)
+    reference_tokens = sum(_reference_lengths(translator, test_set)) / len(results)
+    scores["reference_tokens"] = Score("reference_tokens", reference_tokens, "tok:model|eos:yes")
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
     return Evaluation(scores, hypotheses, [result.passes for result in results])
 
@@ -141,8 +143,13 @@ def _target_lengths(
     if not translator.refines(decoding) or not config.geometry.is_sentence or not given:
         return None, 0
     limit = config.max_length
-    lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
+    lengths = _reference_lengths(translator, test_set)
     return [min(length, limit) for length in lengths], sum(length > limit for length in lengths)
+
+
+def _reference_lengths(translator: Translator, test_set: TestSet) -> list[int]:
+    """Lengths of the references in the model's tokens, EOS included."""
+    return [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
 
 
 def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:
@@ -154,7 +161,7 @@ def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] =
         return {}
     ks = [k for k in ks if k <= translator.card.config.max_length]
     predicted = translator.predict_lengths(test_set.sources, max(ks))
-    true = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
+    true = _reference_lengths(translator, test_set)
     scores = []
     for k in ks:
         found = sum(length in best[:k] for length, best in zip(true, predicted, strict=True))

@@ -1,19 +1,37 @@
-"""The paper's results on WMT (Li et al., ICML 2024, section L.4, Tables 1 to 3) beside rows of one's own."""
+"""The paper's results on WMT (Li et al., ICML 2024, section L.4, Tables 1 to 3) beside rows of one's own.
+
+`paper.json` also has Tables 4 and 5, as far as their headings are known, and the numbers that the text claims.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
 import json
+from typing import Any
 
 from padir.errors import PadirError
 from padir.evaluation.rows import RowDict, Rows, hypotheses, steps
 
 
 @functools.cache
+def _paper() -> dict[str, Any]:
+    return json.loads((importlib.resources.files("padir.evaluation") / "paper.json").read_text())
+
+
+def claims() -> list[str]:
+    """A line for each number that the paper's text claims."""
+    lines = []
+    for each in _paper()["claims"]:
+        value = f"{each['from']} to {each['to']}" if "to" in each else f"at least {each['from']} times"
+        lines.append(f"the paper, section {each['section']}: {each['claim']}: {value}")
+    return lines
+
+
+@functools.cache
 def _every_row() -> Rows:
     """A row for each system, number of steps and task of the paper, with the scores of all tables."""
-    paper = json.loads((importlib.resources.files("padir.evaluation") / "paper.json").read_text())
+    paper = _paper()
     found: dict[tuple[str, str, str], RowDict] = {}
     for table in paper["tables"]:
         for line in table["rows"]:

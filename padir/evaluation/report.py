@@ -176,6 +176,7 @@ TITLES = {
 # These metrics get no column: the system column of the same name shows "hypotheses", a warning reports "truncated",
 # and a table needs no more than one measure of non-words.
 _UNTABLED = re.compile(r"hypotheses|truncated|(reference_)?non_words_.*")
+_LENGTH = "reference_tokens"
 _RECALL = "length_recall_"
 _ACROSS = {"test_set": test_set_name, "steps": steps}
 _HEADS = {"hypotheses": "# Hyp.", "steps": "Steps"}
@@ -187,7 +188,11 @@ Grid = dict[tuple[str, ...], dict[str, RowDict]]
 def metric_names(rows: Rows) -> list[str]:
     """Metrics that get a column, in the order in which rows have them."""
     names = dict.fromkeys(name for row in rows for name in row["scores"])
-    return [name for name in names if not _UNTABLED.fullmatch(name) and not name.startswith(_RECALL)]
+    return [name for name in names if not _UNTABLED.fullmatch(name) and not _is_fact(name)]
+
+
+def _is_fact(name: str) -> bool:
+    return name == _LENGTH or name.startswith(_RECALL)
 
 
 def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
@@ -203,20 +208,23 @@ def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
 def signatures(rows: Rows) -> list[str]:
     """Signature of each metric, "NAME: SIGNATURE"; a metric with several signatures has several lines."""
     seen = [(name, score["signature"]) for row in rows for name, score in row["scores"].items()]
-    shown = (each for each in dict.fromkeys(seen) if each[1] and not each[0].startswith(_RECALL))
+    shown = (each for each in dict.fromkeys(seen) if each[1] and not _is_fact(each[0]))
     return [f"{name}: {signature}" for name, signature in shown]
 
 
 def facts(rows: Rows) -> list[str]:
-    """Weights of each model, and its top-k length recall on each test set, one line each."""
+    """Weights of each model, the references' mean length in its tokens, and its length recall, one line each."""
     lines = {row["model"]: f"weights of {row['model']}: {row['weights']}" for row in rows if row.get("weights")}
     for row in rows:
+        test_set = test_set_name(row)
+        if mean := row["scores"].get(_LENGTH):
+            text = f"references of {test_set}: {mean['value']:.1f} tokens of {row['model']} on average, EOS included"
+            lines[row["model"], test_set, _LENGTH] = text
         found = {
             name.removeprefix(_RECALL): s["value"] for name, s in row["scores"].items() if name.startswith(_RECALL)
         }
         if found:
             shares = ", ".join(f"{value:.1f} % at {k}" for k, value in found.items())
-            test_set = test_set_name(row)
             lines[row["model"], test_set] = f"length recall of {row['model']} on {test_set}: {shares}"
     return list(lines.values())
 

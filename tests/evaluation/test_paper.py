@@ -1,5 +1,6 @@
 """The paper's tables: values as they are printed there, and rows of one's own beside them."""
 
+import importlib.resources
 import json
 
 import pytest
@@ -37,6 +38,15 @@ def test_values_are_the_papers(metric, model, task, steps, value):
         assert f"tok:{'zh' if task.endswith('zh') else '13a'}|" in found["scores"][metric]["signature"]
 
 
+def test_distances_are_the_papers():
+    """As section L.5 prints them: mean and standard deviation of stuttering and of other neighbours."""
+    paper = json.loads((importlib.resources.files("padir.evaluation") / "paper.json").read_text())
+    found = {(row["table"], row["measure"]): (row["stutter"], row["other"]) for row in paper["attention"]}
+    assert len(found) == 9
+    assert found[4, "self_avg"] == ([0.032, 0.023], [0.033, 0.025])
+    assert found[5, "tv_max"] == ([0.23, 0.15], [0.35, 0.18]) and found[5, "cosine_min"] == ([0.01, 0.01], [0.04, 0.08])
+
+
 def test_sundae_has_no_results_beside_wmt14():
     systems = {task: {r["model"] for r in paper_rows([row(task=task)])} for task in ("wmt14_de_en", "wmt16_ro_en")}
     assert systems["wmt14_de_en"] - systems["wmt16_ro_en"] == {"paper: SUNDAE"} and len(systems["wmt14_de_en"]) == 6
@@ -70,7 +80,10 @@ def test_the_command_shows_both(tmp_path, capsys):
     file = tmp_path / "own.json"
     file.write_text(json.dumps([row()]))
     status, out, _ = run(capsys, f"tables {file} --paper")
-    assert status == 0 and out.endswith("mine, wmt17_en_zh, 4 steps, bleu: 30.00, paper: PaDIR 32.59: -2.59\n")
+    _, _, after = out.partition("mine, wmt17_en_zh, 4 steps, bleu: 30.00, paper: PaDIR 32.59: -2.59\n")
+    claims = after.splitlines()
+    assert status == 0 and len(claims) == 4 and all(line.startswith("the paper, section 3.3: ") for line in claims)
+    assert claims[0].endswith("EOS included: 28 to 33") and claims[2].endswith("99th percentile: at least 5 times")
     bleu, bleurt, *_ = out.split("**BLEURT**")
     assert "| mine | padir | 5 | 4 | 30.00 |" in bleu and "| paper: PaDIR | padir | 5 | 4 | 32.59 |" in bleu
     assert "mine |" not in bleurt.split("\n\n")[1] and "| paper: autoregressive | beam | 5 | N | 65.71 |" in bleurt
