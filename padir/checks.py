@@ -285,7 +285,7 @@ def words(hint: Any) -> str:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(map(words, typing.get_args(hint)))
     if typing.get_origin(hint) is Literal:
-        return f"one of {', '.join(typing.get_args(hint))}"
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
     known = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", type(None): "None"}
     known |= {Sequence: "a list", Iterable: "a list", Mapping: "a mapping", Callable: "a function"}
     known |= {os.PathLike: "a path"}
@@ -305,7 +305,7 @@ def fits(value: Any, hint: Any) -> bool:
         return any(fits(value, option) for option in typing.get_args(hint))
     origin = typing.get_origin(hint)
     if origin is Literal:
-        return isinstance(value, str) and value in typing.get_args(hint)
+        return any(type(value) is type(each) and value == each for each in typing.get_args(hint))
     if origin in (tuple, Sequence):
         of = typing.get_args(hint)[0]
         return isinstance(value, list | tuple) and all(fits(item, of) for item in value)

@@ -365,6 +365,15 @@ def _quoted(binding: str) -> str:
     return f"{name}={value}"
 
 
+def _with_import(name: str) -> str:
+    """The remedy for a name that a file with imports has not imported: padir's own, or somebody else's."""
+    if name not in _REGISTERED:
+        return _IMPORT
+    item = _ITEMS[f"padir.{name}"]
+    package, _, module = item.__module__.rpartition(".")
+    return f"in a file with imports, add `from {package} import {module}` and write {module}.{item.__name__}"
+
+
 def _explain(message: str) -> str:
     """Message of gin in one line: its file and line, what is wrong, and the nearest known name."""
     what = " ".join(re.split(r"\s+In (?:file|bindings string) ", message)[0].split()).rstrip(".")
@@ -375,8 +384,8 @@ def _explain(message: str) -> str:
         if module and name in _REGISTERED:
             return f"{first}: write {name}, without {module} in front"
         return f"{first}: {_IMPORT if module else nearest(name, list(_REGISTERED))}"
-    if "was not provided by an import statement" in what:
-        return f"{first}: {_IMPORT}"
+    if match := re.search(r"'(\w+)' was not provided by an import statement", what):
+        return f"{first}: {_with_import(match[1])}"
     if "No module named" in what:
         return f"{first}: put the module's folder on PYTHONPATH"
     if match := re.search(r"No bindings specified for '([^']+)/gin.macro'", message):

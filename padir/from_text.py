@@ -1,7 +1,7 @@
 """Objects that text names: padir's own by NAME or NAME:FIELD=VALUE, those of a user as MODULE:NAME.
 
-Nothing here imports a module, because strangers write cards: the program imports it first. An option of the command
-line that names a class of one's own does so (`padir.cli.arguments`), and a gin file, with --allow_imports.
+Nothing here imports a module, because strangers write cards. The program must import it first: the command line
+imports the modules that its options name (`padir.cli.arguments`), and gin files theirs, with --allow_imports.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def own_instance(name: str, noun: str, protocol: Any, values: dict[str, Any]) ->
     if not is_dataclass_of(cls, protocol):
         expected = f"a frozen dataclass with {', '.join(members(protocol)) or '__call__'}"
         raise PadirError(f"the {noun} {name}", expected, cls)
+    fields = checked_call(cls, name, values)
     try:
-        return cls(**checked_call(cls, name, values))
+        return cls(**fields)
     except TypeError as error:
         raise PadirError(f"the {noun} {name} cannot be made ({error})", remedy="give all its fields defaults") from None
 
@@ -80,8 +81,9 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
     fields.
     """
     hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
-    fields = [field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING]
-    texts = {each.name: f"{each.name}: {words(hints[each.name])} = {each.default!r}" for each in fields}
+    defaults = {each.name: _default(each) for each in dataclasses.fields(cls)}
+    defaults = {name: default for name, default in defaults.items() if default is not dataclasses.MISSING}
+    texts = {name: f"{name}: {words(hints[name])} = {default!r}" for name, default in defaults.items()}
     texts |= {field: f"{field}: {type(default).__name__} = {default!r}" for field, default in further.items()}
     listed = ", ".join(texts.values()) or "none"
     checked = dict(values)
@@ -90,11 +92,16 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
             raise PadirError(f"{name} has no hyperparameter {field!r} (it has {listed})", remedy=nearest(field, texts))
         if not fits(value, hints[field]):
             raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
-        if type(value) is int and not isinstance(value, hints[field]):
+        kinds = typing.get_args(hints[field]) or (hints[field],)
+        if type(value) is int and float in kinds and int not in kinds:
             checked[field] = float(value)
         if isinstance(value, list):
             checked[field] = tuple(value)
     return checked
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 _OF_JSON = {"true": True, "false": False, "null": None}

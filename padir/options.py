@@ -25,7 +25,8 @@ class Option(NamedTuple):
       default: the value that holds if neither a card nor a call gives one.
       help: one line for help pages.
       modes: the modes that read it. An option that only one mode reads chooses that mode.
-      shape: a value's form in help pages; None for the option's name.
+      shape: a value's form in help pages; None for the option's name. FILE, DIR and HOW name files or folders: the
+        command line checks them as its inputs.
       choices: the allowed values; () for all.
       several: True if tables of systems take several values, each of which makes a row.
     """
@@ -95,8 +96,12 @@ _ROWS = (
     ),
 )
 OPTIONS = {option.name: option for option in _ROWS}
+OF_OBJECTS = ("strategy", "canvas", "rerank")
+"""The options whose values may be objects of one's own, which text names as "module:Name"."""
 LENGTHS = ("num_lengths", "length_window", "length_min_p")
 """The options that say which lengths are tried; with their defaults, it is one."""
+SEVERAL = (*LENGTHS, "prefix_beam", "num_drafts")
+"""The options that give a refined sentence several hypotheses; with their defaults, it has one."""
 
 
 def choosing(names: Iterable[str]) -> dict[Mode, str]:

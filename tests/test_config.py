@@ -213,8 +213,13 @@ class TestClassesOfOnesOwn:
 
     def test_a_name_that_is_not_imported_is_told(self, tmp_path):
         file = write(tmp_path, "from __gin__ import dynamic_registration\nDecoding.num_steps = 7\n")
-        words = "some.gin, line 2: 'Decoding' was not provided by an import statement: import its module"
-        refuses(config.parse, words, [file], allow_imports=["my_strategies"])
+        words = "line 2: 'Decoding' was not provided by an import statement: in a file with imports, add"
+        remedy = "from padir.decoding import options"
+        refuses(config.parse, f"{words} ... {remedy} ... options.Decoding", [file], allow_imports=["my_strategies"])
+        file = write(tmp_path, f"from __gin__ import dynamic_registration\n{remedy}\noptions.Decoding.num_steps = 7\n")
+        config.parse([file], [], allow_imports=["my_strategies"])
+        file = write(tmp_path, "from __gin__ import dynamic_registration\nMine.num_steps = 7\n")
+        refuses(config.parse, "'Mine' ... import its module below", [file], allow_imports=["my_strategies"])
 
 
 class TestImports:

@@ -16,12 +16,19 @@ from padir.refinement import get_strategy, parse_strategy
 
 SOURCE = """
 import dataclasses
+from typing import Literal
 from padir.refinement import Uniform
 from padir.refinement.strategies import Padir
 
 @dataclasses.dataclass(frozen=True)
 class Step(Padir):
     patience: int = 1
+
+@dataclasses.dataclass(frozen=True)
+class Typed(Padir):
+    tries: Literal[1, 2] = 1
+    share: float | None = None
+    sizes: tuple[int, ...] = dataclasses.field(default_factory=lambda: (1, 2))
 
 @dataclasses.dataclass(frozen=True)
 class Noise(Uniform):
@@ -70,6 +77,15 @@ def test_a_name_gives_an_instance_once_the_module_is_imported(module):
     made = Decoding(rerank="own_parts:Longest:by=-1", num_lengths=2)
     assert made.rerank == made.ranker == own.Longest(-1.0)
     assert of_card({"rerank": "own_parts:Longest"}).rerank == own.Longest()
+
+
+def test_fields_of_any_type_have_values(module):
+    own = __import__(module)
+    found = parse_strategy("own_parts:Typed:tries=2,share=1,sizes=[3]")
+    assert found == own.Typed(tries=2, share=1.0, sizes=(3,)) and isinstance(found.share, float)
+    assert parse_strategy("own_parts:Typed") == own.Typed(sizes=(1, 2))
+    with refused("tries='2' is of the wrong type tries: one of 1, 2 = 1"):
+        parse_strategy("own_parts:Typed:tries='2'")
 
 
 @pytest.mark.parametrize(

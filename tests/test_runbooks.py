@@ -379,7 +379,12 @@ exit 130
     )
     terminal, end = pty.openpty()
     process = subprocess.Popen(
-        ["setsid", "--ctty", host, "tpu", *STUDENT], env=machine, stdin=end, stdout=end, stderr=end
+        ["setsid", "--ctty", host, "tpu", *STUDENT],
+        env=machine,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
     )
     os.close(end)
     shown = ""

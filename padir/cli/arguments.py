@@ -35,7 +35,7 @@ from padir.evaluation import TestSet
 from padir.from_text import module_of
 from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
-from padir.options import OPTIONS, choosing, foreign
+from padir.options import OF_OBJECTS, OPTIONS, choosing, foreign
 from padir.pretrained import model_folder
 from padir.reporting.patience import told
 from padir.storage.files import is_address, parsed_json
@@ -64,10 +64,10 @@ def named_value(word: str, option: str) -> tuple[str, Any]:
     return name, value
 
 
-def named_values(words: Iterable[str], option: str) -> dict[str, Any]:
+def named_values(assignments: Iterable[str], option: str) -> dict[str, Any]:
     """The values of words NAME=VALUE, by name."""
     values: dict[str, Any] = {}
-    for name, value in (named_value(word, option) for word in words):
+    for name, value in (named_value(word, option) for word in assignments):
         if name in values:
             raise PadirError(f"{option} has {name} twice", remedy="give it one value")
         values[name] = value
@@ -120,7 +120,7 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **valu
         config.check_overrides()
     said = {name: getattr(args, name) for name in options_given(args)} | values
     changes: Any = {name: value for name, value in said.items() if value is not None}
-    for name in changes.keys() & {"strategy", "canvas", "rerank"}:
+    for name in changes.keys() & {*OF_OBJECTS}:
         import_own(changes[name])
     return default.changed(**changes)
 
@@ -202,12 +202,12 @@ def _in_own_modes(
     own = [each for each in decodings if each.mode in (None, *modes_of(sizes))]
     if not own:
         (only,) = modes_of(sizes)
-        foreign = [written for written, option in asked.items() if only not in OPTIONS[option].modes]
+        unread = [written for written, option in asked.items() if only not in OPTIONS[option].modes]
         if several:
-            what, got = f"the model {name} has only the mode {only}", " and ".join(foreign) or decodings[0].mode
+            what, got = f"the model {name} has only the mode {only}", " and ".join(unread) or decodings[0].mode
             raise PadirError(what, got=got, remedy="ask for both (--mode refine causal), or leave the model out")
-        if foreign:
-            raise foreign_option(asked[foreign[0]], foreign[0], only, sizes)
+        if unread:
+            raise foreign_option(asked[unread[0]], unread[0], only, sizes)
     return [dataclasses.replace(each, mode=mode_of(each, sizes)) for each in own or decodings]
 
 

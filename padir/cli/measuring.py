@@ -1,4 +1,4 @@
-"""Commands beside the library: `padir benchmark`, `padir compile`, `padir ising` and `padir analyse`."""
+"""Commands beside the library: `padir benchmark`, `padir compile`, `padir ising`, `padir analyse` and `padir audit`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.templates import Template
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
-from padir.options import LENGTHS
+from padir.options import SEVERAL
 from padir.text.marks import Marked
 from padir.text.normalise import composed
 from padir.text.placing import UNSPACED, Placing
@@ -164,8 +164,7 @@ def hold_terms(
         around = {i: own for i, own in around.items() if own.spelt and own.least <= config.max_length}
     if around:
         # One draft is enough, because the length is known. The terms may be outside a shortlist.
-        single = decoding.without(*LENGTHS, "prefix_beam", "num_drafts")
-        single = single.without("rerank", "length_normalization", "shortlist")
+        single = decoding.without(*SEVERAL, "rerank", "length_normalization", "shortlist")
         request = Request(templates=[*around.values()], truncate=True, trace=trace)
         refining = translator.with_own_writer()  # other engines may hold no words
         again = refining.translate_sentences([texts[i] for i in around], single, request)

@@ -9,13 +9,13 @@ import numpy as np
 
 from padir.decoding.bigrams import all_known
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
-from padir.decoding.options import Decoding
 from padir.decoding.reading import by_rank, first_whole
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.translation import broken, text_of
 from padir.decoding.writer import Writer, Written
 from padir.errors import PadirError
+from padir.options import foreign
 from padir.text.tokenizer import Tokenizer
 
 
@@ -78,6 +78,6 @@ def with_fallback(refiner: Refiner) -> Writer:
     if known is None:
         what = "fusion's fallback needs a list of words, and languages without spaces have none"
         raise PadirError(what, remedy="leave the fallback out")
-    greedy = Decoding(beam=1, fusion=decoding.fusion, shortlist=decoding.shortlist, batch_size=decoding.batch_size)
+    greedy = decoding.without(*foreign("causal")).changed(mode="causal", beam=1)
     searcher = Searcher(loaded.side("causal"), greedy, refiner.shapes)
     return Fallback(refiner, searcher, loaded.tokenizer, np.asarray(known))

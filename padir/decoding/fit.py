@@ -18,13 +18,13 @@ from typing import Any
 from padir.checks import takes, words_of
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
-from padir.decoding.ranker import NEEDS, RULES, reads_normalization
+from padir.decoding.ranker import NEEDS, RULES, CausalScore, reads_normalization
 from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.from_text import module_of
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
-from padir.options import MODES, OPTIONS, Mode, foreign
+from padir.options import MODES, OF_OBJECTS, OPTIONS, Mode, foreign
 from padir.pretrained import PRETRAINED
 from padir.readout.protocols import Readout
 from padir.refinement.protocols import Corruption, Strategy
@@ -100,6 +100,10 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
         if name in options:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
+    for name in (*OF_OBJECTS, "shortlist", "fusion"):
+        if not isinstance(value := options.get(name), str | None):
+            expected = "text, such as 'threshold:tau=0.9' or 'my_module:Mine'"
+            raise PadirError(f"a card's {name}", expected, value, "write it as on the command line")
     for name, known in {"rerank": (*RULES, *PRETRAINED), "shortlist": ()}.items():  # strangers write cards
         value = options.get(name)
         of_own = name == "rerank" and isinstance(value, str) and module_of(value)  # of a module that was imported
@@ -187,7 +191,7 @@ def _resolve(
 
 def _resolve_search(decoding: Decoding) -> Decoding:
     """`resolve` for writing from left to right."""
-    if decoding.rerank == "causal":
+    if decoding.rerank in ("causal", CausalScore()):
         decoding = decoding.without("rerank")  # a search has the scores of the causal side
     if decoding.num_drafts > 1 and not decoding.temperature:
         raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
@@ -212,12 +216,10 @@ def _resolve_refining(
     if decoding.fusion is not None and "rejecter" in getattr(strategy, "needs", ()):
         remedy = "leave fusion out, or take another strategy"
         raise PadirError("the rejecter judges the model's own predictions, which fusion replaces", remedy=remedy)
-    if decoding.num_hypotheses == 1 and isinstance(decoding.rerank, str):
-        decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
     if falls_back and not config.dual:
         remedy = "leave it out, or take a dual model"
         raise PadirError("fusion's fallback needs a model that also writes from left to right", remedy=remedy)
-    if falls_back and decoding.ranker is not None:
+    if falls_back and decoding.num_hypotheses > 1 and decoding.ranker is not None:
         what = "fusion's fallback reads the writer's own order"
         raise PadirError(what, got=f"rerank {decoding.rerank}", remedy="set rerank to own, or leave the fallback out")
     if decoding.num_drafts > 1 and canvas.deterministic:
@@ -233,9 +235,9 @@ def _check_limits(decoding: Decoding, readout: Readout) -> None:
             raise PadirError(name, f"False for a {readout.name} model", True, "leave it out")
     for name, most in readout.limits.items():
         if getattr(decoding, name) > most:
-            remedy = "lower it" if name == readout.several else "leave it out"
-            if name != readout.several and name in ("num_lengths", "prefix_beam"):
-                remedy = f"set {readout.several} for several hypotheses"
+            remedy = "lower it" if name == readout.counted_by else "leave it out"
+            if name != readout.counted_by and name in ("num_lengths", "prefix_beam"):
+                remedy = f"set {readout.counted_by} for several hypotheses"
             raise PadirError(name, f"at most {most} for a {readout.name} model", getattr(decoding, name), remedy)
 
 
@@ -308,10 +310,6 @@ def holding(decoding: Decoding, templates: Sequence[Template], config: ModelConf
     mode = mode_of(decoding, config)
     able: list[Mode] = [each for each in (mode, *modes_of(config)) if _holds(each, templates, config)]
     chosen = able[0] if able else mode
-    rule = decoding.ranker
-    if chosen == "refine" and rule is not None and any(each.open_gaps > 1 for each in templates):
-        # The rule itself, because the gaps make several drafts of one length, which would need no rule's name.
-        decoding = decoding.changed(rerank=rule)
     if chosen == mode:
         return decoding
     _log.warning("holding these words in the mode %r, because %r cannot", chosen, mode)

@@ -60,7 +60,8 @@ class FusedScore:
     """The score of prefixes by a table (`padir.readout.prefix_beam.PrefixScore`); the state is the open word's hash.
 
     Attributes:
-      weight, bonus, unknown: as in `Fusion`; other values compile no new program.
+      weight: as `Fusion.weight`, or in greedy search as `Fusion.causal`; other values compile no new program.
+      bonus, unknown: as in `Fusion`.
       kept_v: the whole-vocabulary id of each of a compact model's ids (`shortlist.compact`); None if the model has all
         ids.
       own_BW: words of each source, which count as known (`with_sources`); None for languages without spaces.

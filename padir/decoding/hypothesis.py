@@ -15,8 +15,8 @@ class SourceSentence(NamedTuple):
     """A sentence as a writer reads it.
 
     Attributes:
-      text: the sentence in the form that the model was trained with.
-      tokens: the encoder's input (`LoadedModel.source_tokens`).
+      text: the whole sentence in the form that the model was trained with.
+      tokens: the encoder's input (`LoadedModel.source_tokens`), cut if the sentence is too long for the model.
       target_length: number of target tokens, EOS included, or from left to right their limit; None to predict it.
       template: fixed tokens and gaps of the translation; None leaves every token open.
     """

@@ -20,7 +20,7 @@ from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
 from padir.from_text import checked_call, module_of, own_instance, parse_call
-from padir.options import MODES, OPTIONS, Mode, Precision, choosing
+from padir.options import MODES, OF_OBJECTS, OPTIONS, Mode, Precision, choosing
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import parse_strategy
@@ -81,7 +81,7 @@ class Decoding:
         else "causal". Only dual models have both modes.
       num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy, or its name with options ("threshold:tau=0.9"); None for the model's own.
-      canvas: the corruption that makes drafts, or its name; None for the corruption that the model was trained with.
+      canvas: the corruption (not a `Canvas`) that makes first drafts, or its name; None for the one of the training.
       num_lengths: number of the most likely lengths to try.
       length_window: try the most likely length and its neighbours (`padir.models.length.top_lengths`) in place of the
         most likely lengths, which may be far from each other.
@@ -94,7 +94,7 @@ class Decoding:
         is the one of "own".
       length_normalization: exponent b of rules that divide a log-probability by tokens ** b.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
-        digits and bytes; None does this with the strategy "padir" only.
+        digits and bytes; None asks the strategy (`Strategy`), of which only "padir" does this.
       blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
         translations longer.
       beam: number of rows of beam search; 1 for greedy search.
@@ -178,7 +178,7 @@ class Decoding:
         composed = dict.fromkeys(unicodedata.normalize("NFC", kind) for kind in kinds)
         object.__setattr__(self, "placeholders", tuple(composed))
         check_kinds(self.placeholders)
-        for name in ("strategy", "canvas", "rerank"):
+        for name in OF_OBJECTS:
             _check_frozen(name, getattr(self, name))
         self.check_work(MOST_ROWS, MOST_PASSES)
         assert self.search is not None  # which checks the temperature, too
@@ -256,14 +256,14 @@ _differ = {field.name for field in dataclasses.fields(Decoding)} ^ OPTIONS.keys(
 assert not _differ, f"a row of the table without a field, or a field without a row: {sorted(_differ)}"
 
 
-_OF_A_CALL = ("target_lengths", "truncate", "trace", "template", "terms", "align", "split", "progress")
+OF_A_CALL = ("target_lengths", "truncate", "trace", "template", "terms", "align", "split", "progress")
 """The arguments of `Translator.translate` beside the options, one of which a wrong name may mean."""
 
 
 def _check_names(names: Iterable[str]) -> None:
     for name in sorted({*names} - OPTIONS.keys()):
-        of_a_call = "it is an argument of Translator.translate" if name in _OF_A_CALL else ""
-        remedy = of_a_call or nearest(name, [*OPTIONS, *_OF_A_CALL])
+        of_a_call = "it is an argument of Translator.translate" if name in OF_A_CALL else ""
+        remedy = of_a_call or nearest(name, [*OPTIONS, *OF_A_CALL])
         raise PadirError(f"there is no decoding option {name!r}", remedy=remedy)
 
 

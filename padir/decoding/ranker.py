@@ -28,8 +28,8 @@ ScoreFn = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[float, int]]]
 class Ranker(Protocol):
     """Protocol of rules: a frozen dataclass that scores the hypotheses of every sentence of a batch; higher is better.
 
-    It is called only for sentences with several hypotheses. `needs` names the fields of `Hypothesis` that it reads
-    beside those that writers fill in: "text", "causal".
+    It is called only for sentences with several hypotheses; others keep their writer's score. `needs` names the fields
+    of `Hypothesis` that it reads beside those that writers fill in: "text", "causal".
     """
 
     @property
@@ -142,13 +142,21 @@ def length_normalised(log_prob: Any, tokens: Any, length_normalization: float) -
     return log_prob / (tokens + (tokens == 0)) ** length_normalization
 
 
-RULES = ("own", "causal", "mbr", "mbr_bleu")
-"""Names of the rules that need no other model."""
+RULES: dict[str, Callable[[float], Ranker | None]] = {
+    "own": lambda length_normalization: None,
+    "causal": CausalScore,
+    "mbr": lambda length_normalization: MinimumBayesRisk("chrf"),
+    "mbr_bleu": lambda length_normalization: MinimumBayesRisk("bleu"),
+}
+"""Makers of the rules that need no other model, by name, from `Decoding.length_normalization`; None is the writer's."""
 
 
 def reads_normalization(rerank: Ranker | str) -> bool:
     """True if a rule reads `Decoding.length_normalization`: a named one that scores by log-probabilities."""
-    return isinstance(rerank, str) and rerank not in ("mbr", "mbr_bleu")
+    if not isinstance(rerank, str):
+        return False
+    rule = RULES[rerank](1.0) if rerank in RULES else Rescore(None)
+    return rule is None or hasattr(rule, "length_normalization")
 
 
 def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
@@ -157,12 +165,8 @@ def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
     >>> ranker_of("causal", length_normalization=0.5)
     CausalScore(length_normalization=0.5)
     """
-    if name == "own":
-        return None
-    if name == "causal":
-        return CausalScore(length_normalization)
     if name in RULES:
-        return MinimumBayesRisk("bleu" if name == "mbr_bleu" else "chrf")
+        return RULES[name](length_normalization)
     if os.sep not in name and not model_folder(name).exists():
         what = f"rerank {name!r} is neither a rule nor a model directory"
         raise PadirError(what, remedy=f"{nearest(name, [*RULES, *PRETRAINED])}; {OWN_CLASS}")

@@ -58,7 +58,9 @@ class DraftInputs(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Refined drafts, R = B * N rows, sentence-major; NumPy arrays once they are on the host.
+    """Refined drafts; NumPy arrays once they are on the host.
+
+    The R = B * N rows are sentence-major; with a prefix beam, each draft has as many rows as the beam.
 
     Attributes:
       editable_RL: True at positions that are neither EOS nor padding. They include the ones that `DraftInputs.fixed_RL`

@@ -183,8 +183,6 @@ class Refiner:
         log_prob = float(drafts.log_prob_R[row])
         # Fixed tokens count, though they have no log-probability; EOS stands where the length says and does not.
         counted = int(drafts.editable_RL[row].sum())
-        rule = self.decoding.ranker  # the score of a sentence's only hypothesis is divided as the rule would
-        power = getattr(rule, "length_normalization", self.decoding.length_normalization)
         whole = self._sentence_of(drafts.tokens_RL[row], drafts.editable_RL[row])
         tokens = whole
         if drops := self.decoding.drops_repeats:
@@ -196,7 +194,7 @@ class Refiner:
             trace = tokens_TL, scores_TL
         return Hypothesis(
             tokens=tokens,
-            score=length_normalised(log_prob, counted, power),
+            score=length_normalised(log_prob, counted, self.decoding.length_normalization),
             passes=int(drafts.passes_R[row]),
             oscillated=bool(drafts.oscillated_R[row]),
             whole=whole if drops else None,

@@ -147,4 +147,5 @@ class Sampling:
         return rows.done_BN.all(-1)
 
 
+# Their names in tables of results; `Decoding.search` chooses.
 SEARCHES: dict[str, Callable[..., Search]] = {"beam": Beam, "sampling": Sampling}

@@ -274,12 +274,14 @@ class SentenceTranslator:
         """The writer for resolved options of the mode "refine".
 
         Raises:
-          PadirError: the options are of another mode.
+          PadirError: the options are of another mode, or another engine writes.
         """
         writer = self.writer(decoding, trace=trace)
         if isinstance(writer, Fallback):
             writer = writer.first
         if not isinstance(writer, Refiner):
+            if decoding.mode == "refine":
+                raise PadirError("only padir's own engine shows its steps", got=writer, remedy="leave with_writer out")
             raise _no_steps()
         return writer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Set
 
@@ -42,8 +41,7 @@ def check_exported(decoding: Decoding, known: Set[str]) -> None:
 
 def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
-    # `resolved` forgets the rule for a single draft.
-    decoding = dataclasses.replace(translator.resolved(decoding), rerank=decoding.rerank)
+    decoding = translator.resolved(decoding)
     config = translator.card.config
     if not translator.refines(decoding):
         remedy = "choose it, or leave the mode out" if config.dual else "take a model that refines drafts"

@@ -43,7 +43,7 @@ from padir.data.records import LOST, Records, SplitWriter
 from padir.data.sources import PathLike
 from padir.decoding.fit import from_left
 from padir.decoding.options import Decoding
-from padir.decoding.ranker import RULES, Ranker
+from padir.decoding.ranker import RULES
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.processes import agreed, from_first, is_first, shared_out
 from padir.distributed.sharding import Sharding
@@ -320,15 +320,17 @@ def to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.compare]
         fields = {name: to_json(getattr(value, name)) for name in names}
-        if isinstance(value, Decoding) and value.rerank not in RULES:
+        if isinstance(value, Decoding) and isinstance(value.rerank, str) and value.rerank not in RULES:
             fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}
         return {"class": type(value).__name__, **fields}
+    if callable(value):  # a function of somebody's own rule
+        return f"{value.__module__}:{value.__qualname__}"
     return [to_json(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _sha256(model: Ranker | str) -> str:
-    """SHA-256 of a model directory's manifest, which changes if the model is retrained; "" if `model` names none."""
-    return sha256(model_folder(model) / MANIFEST) if isinstance(model, str) else ""
+def _sha256(model: str) -> str:
+    """SHA-256 of a model directory's manifest, which changes if the model is retrained."""
+    return sha256(model_folder(model) / MANIFEST)
 
 
 class RecordSources:

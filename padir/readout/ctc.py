@@ -199,7 +199,7 @@ CTC = Readout(
     head=BlankHead(),
     strategy=Padir(remask="none"),  # equal neighbours are no stutter here, because reading merges them
     excludes=("decontextualised", "rejecter"),
-    several="prefix_beam",
+    counted_by="prefix_beam",
     # The work of prefix beam search grows with the square of the sentences that it keeps.
     limits={"num_lengths": 1, "length_min_p": 0, "prefix_beam": 64},
     off=("length_window", "drop_repeats"),

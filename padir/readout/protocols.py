@@ -164,7 +164,7 @@ class Readout:
       head: the decoder's head for single positions, if it has one.
       strategy: the strategy that models are decoded with by default, if their objective names none.
       excludes: options of `ModelConfig` that must be unset.
-      several: the option of `Decoding` that says how many hypotheses a draft has.
+      counted_by: the option of `Decoding` that says how many hypotheses a draft has.
       limits: the largest values of options of `Decoding` that this readout limits.
       off: options of `Decoding` that must be False.
     """
@@ -175,6 +175,6 @@ class Readout:
     head: PositionHead | None = None
     strategy: Strategy = Padir()
     excludes: tuple[str, ...] = ()
-    several: str = "num_lengths"
+    counted_by: str = "num_lengths"
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     off: tuple[str, ...] = ()

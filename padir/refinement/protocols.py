@@ -111,7 +111,9 @@ class Strategy(Protocol):
     `padir.refinement.segments`, since an analysis may hand over `Draws` in place of keys. A strategy never changes
     padding or EOS. It does not end sentences: its attribute `stop` names the rule that does, and `refine` takes
     `Proposal.last` for finished sentences and after the last pass. A strategy that only some models can run has a class
-    attribute `needs` (see `padir.refinement.strategies.check_strategy`).
+    attribute `needs` (see `padir.refinement.strategies.check_strategy`). Two more attributes are optional:
+    `drops_repeats`, True if translations leave out repeated tokens by default, and `head_judges`, what a rejecter head
+    must judge ("token" or "prediction").
     """
 
     @property

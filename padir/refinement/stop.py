@@ -29,19 +29,23 @@ def finished_without(open_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"])
     return count_in_segment(open_BL, segment_BL) == 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Never:
-    """Ends no sentence: all passes are taken."""
+class Stateless:
+    """Base of rules without memory."""
 
     def init(self, canvas: Canvas) -> tuple[()]:
         return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Never(Stateless):
+    """Ends no sentence: all passes are taken."""
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
         return jnp.zeros_like(before.editable_BL), memory
 
 
 @dataclasses.dataclass(frozen=True)
-class NothingOpen(Never):
+class NothingOpen(Stateless):
     """Ends a sentence when no position is open, because nothing is left to write."""
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
@@ -49,7 +53,7 @@ class NothingOpen(Never):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixpoint(Never):
+class Fixpoint(Stateless):
     """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens."""
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree):
@@ -118,7 +122,7 @@ class Steady:
 
 
 @dataclasses.dataclass(frozen=True)
-class Agreed(Never):
+class Agreed(Stateless):
     """Ends a sentence when the decoder's argmax agrees with every token that it was shown.
 
     Attributes:

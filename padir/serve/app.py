@@ -74,7 +74,7 @@ def make_app(
       hosts: host names that requests may use, besides "localhost" and numeric addresses.
       origins: origins of pages that may read answers, such as https://mine.example, or "*".
     """
-    read = RequestReader(engine.limits, engine.modes, engine.strategies, engine.several, engine.most_lengths)
+    read = RequestReader(engine.limits, engine.modes, engine.strategies, engine.counted_by, engine.most_lengths)
     shown, described = page(settings_of(engine, model)), openapi(read)
 
     @contextlib.asynccontextmanager
@@ -323,8 +323,8 @@ def settings_of(engine: Engine, model: str) -> dict[str, Any]:
         "target": card.target_language,
         "causal": card.config.causal,
         "num_steps": engine.decoding.num_steps if "refine" in engine.modes else None,
-        "several": engine.several,
-        "hypotheses": getattr(engine.decoding, engine.several),
+        "several": engine.counted_by,
+        "hypotheses": getattr(engine.decoding, engine.counted_by),
         "max_steps": limits.max_steps,
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),

@@ -90,9 +90,9 @@ class Engine:
         self.translator = translator
         self.limits = limits
         self.warm_up = warm_up
-        # Not resolved: a default of one draft would forget the rule for requests that try several.
+        # Not resolved: a request may choose the other mode, whose options resolving would forget.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
-        self.several = translator.card.config.readout_rules.several  # the option that says how many drafts to try
+        self.counted_by = translator.card.config.readout_rules.counted_by  # the option that says how many drafts to try
         modes = [mode for mode in MODES if self._works(mode=mode)]
         self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)
         self.strategies = [name for name in STRATEGIES if self._works(strategy=name)]
@@ -128,15 +128,15 @@ class Engine:
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
-        if self._works(**{self.several: 2}):
+        if self._works(**{self.counted_by: 2}):
             self.most_lengths = min(limits.max_lengths, config.max_length)
-        most = {"num_steps": limits.max_steps, self.several: self.most_lengths, "num_drafts": limits.max_lengths}
+        most = {"num_steps": limits.max_steps, self.counted_by: self.most_lengths, "num_drafts": limits.max_lengths}
         for name, limit in most.items():
             if (value := getattr(self.decoding, name)) > limit:
                 raise PadirError(name, f"at most {limit}, the limit of requests", value)
         # Whatever number clients set, a batch is filled up to one of few numbers of drafts.
         powers = (1 << n for n in range(limits.max_lengths.bit_length()))
-        counts = {getattr(self.decoding, self.several), limits.max_lengths, *powers}
+        counts = {getattr(self.decoding, self.counted_by), limits.max_lengths, *powers}
         return tuple(sorted(count * self.decoding.num_drafts for count in counts))
 
     @property
@@ -184,7 +184,7 @@ class Engine:
         Raises:
           Refused: 422 if the request has fields of refining, and another mode.
         """
-        names = ("num_steps", self.several, "strategy")
+        names = ("num_steps", self.counted_by, "strategy")
         given: dict[str, Any] = {name: value for name in names if (value := getattr(request, name)) is not None}
         refines = bool(given) or request.trace
         mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
@@ -249,7 +249,7 @@ class Engine:
         takes long.
         """
         passes = key.decoding.num_steps / self.decoding.num_steps
-        drafts = getattr(key.decoding, self.several) / getattr(self.decoding, self.several)
+        drafts = getattr(key.decoding, self.counted_by) / getattr(self.decoding, self.counted_by)
         tokens = key.source_length * max(1.0, passes) * drafts
         return (1, *(size for size in self._sizes[1:] if size * tokens <= self._most_tokens and not key.trace))
 

@@ -173,7 +173,7 @@ class RequestReader:
     Args:
       modes, strategies: names that requests may give. Only requests to a model with the mode "refine" have fields of
         refining.
-      several, most_lengths: the field that says how many drafts to try, num_lengths or prefix_beam, and its largest
+      counted_by, most_lengths: the field that says how many drafts to try, num_lengths or prefix_beam, and its largest
         value.
     """
 
@@ -182,7 +182,7 @@ class RequestReader:
         limits: Limits,
         modes: Sequence[str],
         strategies: Sequence[str],
-        several: str,
+        counted_by: str,
         most_lengths: int,
     ):
         sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
@@ -203,7 +203,7 @@ class RequestReader:
             lengths = _described(int, "lengths, or sentences, to try; null: the server's own", ge=1, le=most_lengths)
             # By name alone: each strategy with other parameters would be another program to compile.
             strategy: Any = Literal[tuple(strategies)]
-            fields += [("num_steps", steps | None, None), (several, lengths | None, None)]
+            fields += [("num_steps", steps | None, None), (counted_by, lengths | None, None)]
             fields += [("trace", _described(bool, "list the draft and every step"), False)]
             fields += [("strategy", _described(strategy | None, "refinement strategy; null: the server's own"), None)]
         self.names = tuple(field[0] for field in fields)

@@ -1,5 +1,6 @@
 """What `Translator` refuses: the model, the call, and the words of the message, which name what is wrong."""
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ from support.refusals import refuses
 from support.tiny_model import random_model_dir, random_translator
 
 from padir import Decoding, Translator
+from padir.decoding.options import OF_A_CALL
 from padir.refinement import (
     BlockGibbs,
     EasyFirst,
@@ -204,6 +206,13 @@ def test_weights_whose_logits_are_not_finite_are_refused(models, name):
     refuses(
         lambda: Translator(params, made.card, made.tokenizer).translate(TEXTS), "not finite ... a strategy of your own"
     )
+
+
+def test_a_wrong_name_that_is_an_argument_of_a_call_says_so():
+    parameters = inspect.signature(Translator.translate).parameters.values()
+    assert {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} == {*OF_A_CALL}
+    for name in OF_A_CALL:
+        refuses(Decoding, "an argument of Translator.translate", **{name: 1})
 
 
 def test_folders_of_other_models_are_refused(models, tmp_path):

@@ -20,6 +20,7 @@ from padir.data.loader import make_loader
 from padir.data.prepare import prepare
 from padir.decoding.fit import resolve
 from padir.decoding.options import Decoding
+from padir.decoding.ranker import MinimumBayesRisk, Rescore
 from padir.jobs.distillation import CHUNK_BATCHES, RecordSources, Teacher, distill, to_json
 from padir.refinement import MaskPredict, Mixed, Padir, Rejecter
 from padir.storage.folders import Chunks, folder_lock
@@ -308,6 +309,21 @@ def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, toke
     assert run(again, data, tmp_path / "out", decoding) == first and again.translator.calls == []
     manifest.write_text(manifest.read_text() + "\n")  # as if it were trained anew
     refuses(run, "holds translations of another teacher", again, data, tmp_path / "out", decoding)
+
+
+def test_a_rule_of_ones_own_is_known_by_its_fields(data, tmp_path, tokenizer):
+    for name, rule in {
+        "mean": MinimumBayesRisk("bleu"),
+        "rescored": Rescore(score_fn=_no_scores),
+    }.items():
+        made = run(teacher(tokenizer), data, tmp_path / name, Decoding(rerank=rule))
+        kept = made.distilled["decoding"]["rerank"]
+        assert kept["class"] == type(rule).__name__
+        assert kept.get("utility", "bleu") == "bleu" and kept.get("score_fn", "_no_scores").endswith("_no_scores")
+
+
+def _no_scores(sources, targets):
+    return []
 
 
 def test_teachers_that_cannot(data, tmp_path, tokenizer):

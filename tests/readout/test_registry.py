@@ -112,7 +112,7 @@ class TestContract:
         assert isinstance(readout.stage_loss, StageLoss)
         assert readout.head is None or isinstance(readout.head, PositionHead)
         assert all(getattr(ModelConfig, option) is False for option in readout.excludes)
-        assert all(hasattr(Decoding(), option) for option in (readout.several, *readout.limits, *readout.off))
+        assert all(hasattr(Decoding(), option) for option in (readout.counted_by, *readout.limits, *readout.off))
         assert hash(readout.geometry) == hash(dataclasses.replace(readout.geometry))
 
     def test_the_longest_source_has_a_canvas_that_fits_the_model(self, name):
