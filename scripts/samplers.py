@@ -17,7 +17,7 @@ from result_tables import RESULTS, table
 from padir.models import ModelConfig
 from padir.refinement import Mask, parse_strategy
 from padir.refinement.strategies import check_strategy
-from padir.studies.analysis.association import Estimate, correlations
+from padir.studies.analysis.association import Estimate, rank_correlation
 from padir.studies.analysis.audit import STRATEGIES
 
 AUDIT = Path(__file__).resolve().parent.parent / "docs" / "analysis" / "audit.json"
@@ -67,7 +67,7 @@ def spearman(rows: list[dict[str, Any]], error: str) -> Estimate:
     right = np.array([statistics.mean(row["right"]) for row in rows])
     errors = np.array([math.inf if row[error] is None else row[error] for row in rows])
     ranks = np.unique(errors, return_inverse=True)[1]
-    return correlations(-ranks.astype(float), right, np.arange(len(rows)))[1]
+    return rank_correlation(-ranks.astype(float), right, np.arange(len(rows)))
 
 
 def audit() -> str:

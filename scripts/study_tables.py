@@ -16,12 +16,8 @@ LABELS = {
     "self_avg": "self-attention",
     "positional_avg": "positional attention",
     "tv_avg": "total variation",
-    "tv_max": "total variation, maximum",
     "cosine_avg": "cosine distance",
-    "distance": "distance",
-    "model": "the model's own",
 }
-GROUPS = ("all pairs", "neighbours", "both vary")
 
 
 markdown = functools.partial(table, text=True)
@@ -45,7 +41,7 @@ def attention(name: str) -> str:
     theirs = {row["measure"]: row for row in json.loads(PAPER.read_text())["attention"]}
     rows = []
     for row in found["rows"]:
-        if row["measure"] in LABELS and row["measure"].endswith("_avg"):
+        if row["measure"] in LABELS:
             kinds = ("stutter", "other")
             means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in kinds]
             areas = [interval(row, name) for name in ("auc", "auc_within")]
@@ -56,31 +52,6 @@ def attention(name: str) -> str:
     count = f"stutter ({found['stutter']:,} pairs)", f"other ({found['neighbours'] - found['stutter']:,})"
     head = [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"]
     return markdown([*head, "the paper: stutter", "the paper: other"], rows)
-
-
-def dependency(metric: str) -> str:
-    """Table of one metric for every measure of dependency and every group of pairs."""
-    found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
-    rows = [[label, *(interval(found[group, name], metric) for group in GROUPS)] for name, label in LABELS.items()]
-    titles = {"auc": "AUC", "auc_within": "AUC within a sentence"}
-    return markdown([titles[metric], *GROUPS], rows)
-
-
-def pairs() -> str:
-    """Table of the number of pairs in every group."""
-    found = {row["pairs"]: row for row in load("dependency")["rows"]}
-    columns = ("number", "dependent", "sentences", "sentences_of_both")
-    head = ["pairs", "number", "dependent", "sentences", "with pairs of both kinds"]
-    return markdown(head, [[group, *(f"{found[group][c]:,}" for c in columns)] for group in GROUPS])
-
-
-def cycle() -> str:
-    """Table of the cycle test."""
-    found = load("dependency")
-    test = found["cycle"]
-    what = f"`{found['model']}`, {found['task']}, {found['measured']:,} sentences, {found['canvases']} canvases each"
-    row = [what, f"{test['pairs']:,}", *(f"{test[k]:.2f}" for k in ("median_gap", "median_odds", "correlation"))]
-    return markdown(["model", "pairs", "median gap, nats", "median odds, nats", "correlation"], [row])
 
 
 def by_step(name: str) -> str:
@@ -191,7 +162,7 @@ def _per_cent(share: float | None) -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(attention, dependency, pairs, cycle, by_step),
+        *(attention, by_step),
         *(learning, steps, separations, pass_costs, phrase_errors, statements),
     )
 }

@@ -6,7 +6,7 @@ from padir.cli.options.shared import MODEL, decoding_options, settings_option, t
 from padir.cli.parser import Parser
 
 ISING = ("fig1", "fig2", "fig3", "schedules", "theorems")
-ANALYSES = ("attention", "dependency", "refinement")
+ANALYSES = ("attention", "refinement")
 
 
 def ising_options(parser: Parser) -> None:
@@ -60,11 +60,10 @@ def audit_options(parser: Parser) -> None:
 
 
 def analyse_options(parser: Parser) -> None:
-    """Analyse a model: attention, dependency between positions, refinement.
+    """Analyse a model: attention, refinement.
 
-    attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which depend on
-    each other (known on toy_de_en), and a test whether the model's conditionals are consistent. refinement: changes
-    from step to step, calibration, and every strategy. docs/theory.md explains them.
+    attention: the paper's Tables 4 and 5 and attention maps. refinement: changes from step to step, calibration, and
+    every strategy. docs/theory.md explains them.
 
     padir analyse attention --task toy_de_en --output results/attention
     """
@@ -74,9 +73,6 @@ def analyse_options(parser: Parser) -> None:
     extent = {
         "sentences": "number of sentences, from the first on",
         "examples": "number of sentences that are shown",
-        "values": "dependency: number of tokens tried at a position",
-        "canvases": "dependency: number of first canvases to average over",
-        "given": "dependency: what is held fixed, source or draft",
         "strategies": "refinement: strategies; all if none is given",
         "passes": "refinement: numbers of passes",
     }

@@ -9,18 +9,15 @@ from padir.decoding.options import Decoding
 from padir.evaluation import TestSet
 from padir.reporting.page import cell
 from padir.reporting.tables import require_matplotlib
-from padir.studies.analysis import agreement, attention, refining
+from padir.studies.analysis import attention, refining
 from padir.studies.analysis.study import AnalysisOptions, Row, Tell, check_model, first_sentences, written
 from padir.translator import Translator
 
-SUBJECTS = {"attention": attention, "dependency": agreement, "refinement": refining}
+SUBJECTS = {"attention": attention, "refinement": refining}
 COLUMNS = {name: subject.COLUMNS for name, subject in SUBJECTS.items()}
 
 # The subjects that read an option of the command line or a setting; the others refuse it.
 READ_BY = {
-    "values": ("dependency",),
-    "canvases": ("dependency",),
-    "given": ("dependency",),
     "strategies": ("refinement",),
     "passes": ("refinement",),
     **dict.fromkeys(("length_window", "length_min_p", "num_drafts", "rerank", "length_normalization"), ("refinement",)),
@@ -41,9 +38,9 @@ def run(
     """Analyses a model and writes SUBJECT.json, .html and PNG files into a folder if one is given.
 
     Args:
-      subject: "attention", "dependency" or "refinement".
-      decoding: `num_steps` is the pass whose attention is measured (attention, dependency), or the number of steps of
-        the decoding run that is measured (refinement).
+      subject: "attention" or "refinement".
+      decoding: `num_steps` is the pass whose attention is measured (attention), or the number of steps of the
+        decoding run that is measured (refinement).
       name: the model's name on the page.
       output: the folder.
       tell: receives lines of progress.

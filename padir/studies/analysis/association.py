@@ -1,4 +1,4 @@
-"""Separation of two kinds of pairs by a measure (AUC), and correlation of two measures, with bootstrap intervals."""
+"""Separation of two kinds of pairs (AUC) and rank correlation, with bootstrap intervals; calibration."""
 
 from __future__ import annotations
 
@@ -98,45 +98,22 @@ def within(
     return Estimate(share(np.ones(len(won_G))), *_interval(share, np.arange(len(won_G)), seed, resamples))
 
 
-def roc(
-    score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]
-) -> tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"]]:
-    """(false positive rates, true positive rates) of every threshold, from (0, 0) to (1, 1).
-
-    >>> false_Q, true_Q = roc(np.array([3.0, 2.0, 1.0]), np.array([True, False, True]))
-    >>> false_Q.tolist(), true_Q.tolist()
-    ([0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.5, 1.0])
-    """
-    order = np.argsort(-score_P, kind="stable")
-    score_P = score_P[order]
-    label_P = label_P[order]
-    ends = np.append(np.flatnonzero(np.diff(score_P)), len(score_P) - 1)  # equal scores pass a threshold together
-    true_Q = np.cumsum(label_P)[ends]
-    false_Q = np.cumsum(~label_P)[ends]
-    return np.append(0, false_Q) / max(1, false_Q[-1]), np.append(0, true_Q) / max(1, true_Q[-1])
-
-
-def correlations(
+def rank_correlation(
     first_P: Float[np.ndarray, " P"],
     second_P: Float[np.ndarray, " P"],
     group_P: Int[np.ndarray, " P"],
     *,
     seed: int = 0,
     resamples: int = RESAMPLES,
-) -> tuple[Estimate, Estimate]:
-    """(Pearson's, Spearman's) correlation, with intervals over groups; NaN where one side does not vary."""
-    one_P = np.ones(len(first_P))
+) -> Estimate:
+    """Spearman's correlation, with an interval over groups; NaN where one side does not vary."""
     level_P = _level(first_P)
     other_P = _level(second_P)
 
     def spearman(weight_P):
         return _pearson(_ranks(level_P, weight_P), _ranks(other_P, weight_P), weight_P)
 
-    def pearson(weight_P):
-        return _pearson(first_P, second_P, weight_P)
-
-    found = [Estimate(f(one_P), *_interval(f, group_P, seed, resamples)) for f in (pearson, spearman)]
-    return found[0], found[1]
+    return Estimate(spearman(np.ones(len(first_P))), *_interval(spearman, group_P, seed, resamples))
 
 
 def _interval(

@@ -140,11 +140,6 @@ def adjacent_pairs(length: int) -> Int[np.ndarray, "P 2"]:
     return np.stack([np.arange(length - 1), np.arange(1, length)], axis=-1).reshape(-1, 2)
 
 
-def all_pairs(length: int) -> Int[np.ndarray, "P 2"]:
-    """All pairs i < j of the first `length` positions."""
-    return np.stack(np.triu_indices(length, k=1), axis=-1)
-
-
 def _mutual(attn_JHLL, pairs_P2):
     attn_JHLL = np.asarray(attn_JHLL, np.float64)
     i_P, j_P = pairs_P2.T

@@ -1,4 +1,4 @@
-"""Pictures of attention, dependency and refinement as PNG files."""
+"""Pictures of attention, refinement and audits as PNG files."""
 
 from __future__ import annotations
 
@@ -86,57 +86,6 @@ def draw_groups(
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("value of the measure for a pair")
     figure.supxlabel("bars: the middle half; dots: medians", fontsize=8, color="0.35")
-
-
-def draw_roc(
-    figure: Figure, curves: Mapping[str, Mapping[str, tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"], float]]]
-) -> None:
-    """Draws ROC curves, a panel for each group: (false positive rate, true positive rate, AUC) of each measure."""
-    figure.set_size_inches(4.1 * len(curves), 4.3)
-    panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    for axes, (title, measures) in zip(panels, curves.items(), strict=True):
-        axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle=":")
-        for (name, (false_Q, true_Q, area)), colour in zip(measures.items(), itertools.cycle(COLOURS)):
-            axes.plot(false_Q, true_Q, color=colour, linewidth=1.6, label=f"{name} ({area:.2f})")
-        axes.set(title=title, xlabel="independent pairs taken for dependent", aspect="equal")
-        axes.legend(frameon=False, fontsize=8, loc="lower right", title="area", title_fontsize=8)
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel("dependent pairs found")
-
-
-def draw_matrices(figure: Figure, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
-    """Draws several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
-    figure.set_size_inches((0.5 + 0.24 * len(words)) * len(matrices), 1.6 + 0.24 * len(words))
-    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
-    for column, (axes, (title, value_LL)) in enumerate(zip(panels, matrices.items(), strict=True)):
-        value_LL = np.where(np.eye(len(words), dtype=bool), np.nan, value_LL)
-        heat = _heat(axes, value_LL, "viridis", high=None, low=float(np.nanmin(value_LL)))
-        figure.colorbar(heat, ax=axes, shrink=0.8).ax.tick_params(labelsize=6)
-        axes.set_title(title, fontsize=9)
-        axes.set_xticks(range(len(words)), _short(words), rotation=90, fontsize=7)
-        axes.set_yticks(range(len(words)), _short(words) if column == 0 else [], fontsize=7)
-
-
-def draw_cycle(figure: Figure, odds_P2: Float[np.ndarray, "P 2"]) -> None:
-    """Draws both log odds ratios of each pair, one from each position's conditionals; darker means more pairs."""
-    figure.set_size_inches(5.0, 4.2)
-    axes = figure.subplots()
-    size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
-    limits = (-size, size)
-    cells = axes.hexbin(
-        *np.asarray(odds_P2).T,
-        gridsize=48,
-        extent=(-size, size, -size, size),
-        bins="log",
-        cmap="Blues",
-        mincnt=1,
-        linewidths=0,
-    )
-    axes.plot(limits, limits, color=COLOURS[1], linewidth=1, linestyle=":")
-    figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
-    axes.set(xlim=limits, ylim=limits, aspect="equal")
-    axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
-    axes.grid(alpha=0.25)
 
 
 def draw_refinement(
@@ -280,10 +229,9 @@ def _heat(
     value: np.ndarray,
     colours: str,
     high: float | None,
-    low: float = 0.0,
     aspect: Literal["equal", "auto"] = "equal",
 ) -> Any:
-    return axes.imshow(value, cmap=colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
+    return axes.imshow(value, cmap=colours, vmin=0.0, vmax=high, aspect=aspect, interpolation="nearest")
 
 
 def _short(words: Sequence[str], most: int = 11) -> list[str]:

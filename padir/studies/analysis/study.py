@@ -33,10 +33,7 @@ class AnalysisOptions:
 
     Attributes:
       sentences: how many sentences of the test set are analysed, from the first on.
-      examples: how many sentences are shown in pictures (attention, dependency, refinement).
-      values: number of tokens that are tried at a position (dependency; `padir.studies.analysis.agreement`).
-      canvases: number of first canvases over which measures are averaged (dependency).
-      given: "source" hides the whole draft; "draft" shows the draft except the pair that is measured (dependency).
+      examples: how many sentences are shown in pictures (attention, refinement).
       strategies: strategies as the command line names them (refinement). None runs all that the model supports, at
         temperature 0.
       passes: numbers of decoder passes that every strategy gets (refinement).
@@ -47,17 +44,12 @@ class AnalysisOptions:
 
     sentences: int = 200
     examples: int = 3
-    values: int = 4
-    canvases: int = 1
-    given: str = "source"
     strategies: tuple[str, ...] | None = None
     passes: tuple[int, ...] = (1, 2, 4, 10)
 
     def __post_init__(self):
-        checks.one_of(("source", "draft"), given=self.given)
         checks.counts(1, passes=min(self.passes, default=0))
         checks.counts(0, examples=self.examples)
-        checks.counts(2, values=self.values)
 
 
 @dataclasses.dataclass(frozen=True)

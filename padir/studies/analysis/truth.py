@@ -1,9 +1,4 @@
-"""True distributions over translations of the built-in corpus, and a decoder that knows one of them.
-
-The grammar lists every right translation of a sentence with its probability (`padir.data.toy.references`). A model
-writes a translation of a given length, so only the right translations of this length are compared with it. Their
-probabilities, scaled to sum to 1, are the exact joint distribution of the tokens at positions 1 .. L given the source
-and the length; `Joint.information` has its mutual information in nats.
+"""Distributions over the right answers of a target, and a decoder that knows them.
 
 `ExactDecoder` gives exact conditionals instead of a model's, so the strategy causes all errors of a run. Let w_k be the
 probability of the k-th right answer x_k, and z the canvas. The decoder gives, at position i, the distribution of x_ki
@@ -26,7 +21,6 @@ strategy that draws tokens again states their share in `redrawn`.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -37,7 +31,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.data.toy import references
 from padir.errors import PadirError
 from padir.refinement import (
     Canvas,
@@ -47,7 +40,6 @@ from padir.refinement import (
 )
 from padir.refinement.segments import share_of
 from padir.text.ids import Ids
-from padir.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,59 +49,20 @@ class Joint:
     Attributes:
       tokens_KL: the sentences.
       prob_K: their probabilities, which sum to 1.
-      share: probability that a right translation of any length is one of these sentences.
     """
 
     tokens_KL: Int[np.ndarray, "K L"]
     prob_K: Float[np.ndarray, " K"]
-    share: float = 1.0
 
     def numbered(self) -> Int[np.ndarray, "K L"]:
         """The sentences with their tokens numbered from 0 on, as the exact decoders number them."""
         return np.unique(self.tokens_KL, return_inverse=True)[1].reshape(self.tokens_KL.shape)
-
-    def entropy(self) -> Float[np.ndarray, " L"]:
-        """Entropy of each position, in nats."""
-        length = self.tokens_KL.shape[1]
-        return np.array([_entropy(self.tokens_KL[:, [i]], self.prob_K) for i in range(length)])
 
     def entropy_curve(self) -> Float[np.ndarray, " N"]:
         """Mean joint entropy of 0, 1, ..., L positions that are chosen at random, in nats; N = L + 1."""
         positions = range(self.tokens_KL.shape[1])
         sets = [list(itertools.combinations(positions, size)) for size in range(len(positions) + 1)]
         return np.array([np.mean([_entropy(self.tokens_KL[:, list(each)], self.prob_K) for each in of]) for of in sets])
-
-    def information(self) -> Float[np.ndarray, "L L"]:
-        """Mutual information of every two positions, in nats; the diagonal holds the entropies.
-
-        >>> joint = Joint(np.array([[7, 8, 5], [8, 7, 5]]), np.array([0.5, 0.5]))
-        >>> (joint.information() / np.log(2)).round(6).tolist()
-        [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
-        """
-        single_L = self.entropy()
-        length = len(single_L)
-        both_LL = np.array(
-            [[_entropy(self.tokens_KL[:, [i, j]], self.prob_K) for j in range(length)] for i in range(length)]
-        )
-        return np.maximum(0.0, single_L[:, None] + single_L[None, :] - both_LL)
-
-
-def joints(source: str, tokenizer: Tokenizer) -> dict[int, Joint]:
-    """The right translations of a sentence by length in tokens, EOS included; only lengths with several translations.
-
-    Raises:
-      PadirError: the grammar does not produce the sentence.
-    """
-    right = references(source)
-    by_length: dict[int, list[tuple[list[int], float]]] = collections.defaultdict(list)
-    for tokens, reference in zip(tokenizer.encode_batch([r.text for r in right]), right, strict=True):
-        by_length[len(tokens) + 1].append((tokens, reference.probability))
-    found = {}
-    for length, group in by_length.items():
-        if len(group) > 1:
-            prob_K = np.array([probability for _, probability in group])
-            found[length] = Joint(np.array([tokens for tokens, _ in group]), prob_K / prob_K.sum(), float(prob_K.sum()))
-    return found
 
 
 def _entropy(tokens_KP: Int[np.ndarray, "K P"], prob_K: Float[np.ndarray, " K"]) -> float:

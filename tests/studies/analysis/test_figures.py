@@ -20,9 +20,6 @@ def test_every_map_has_a_colour_bar():
     figure = Figure()
     plotting.draw_maps(figure, maps, WORDS, dict.fromkeys(maps, WORDS))
     assert len(bars(figure)) == 4
-    figure = Figure()
-    plotting.draw_matrices(figure, {"one": np.eye(3), "two": np.arange(9.0).reshape(3, 3)}, WORDS)
-    assert len(bars(figure)) == 2
 
 
 def test_axes_say_what_they_measure():

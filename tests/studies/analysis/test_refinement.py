@@ -196,9 +196,6 @@ def corpus(tmp_path, monkeypatch):
     ("subject", "more", "pictures"),
     [
         pytest.param("attention", ["--num_steps", "2", "--set", "examples=1"], {"maps_1"}, marks=pytest.mark.slow),
-        pytest.param(
-            "dependency", ["--set", "values=2", "examples=1", "given=draft"], {"pairs_1"}, marks=pytest.mark.slow
-        ),
         (
             "refinement",
             ["--num_steps", "2", "--set", "examples=1", "strategies=padir mask_predict", "passes=1,2"],
@@ -226,10 +223,7 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dependency", "--set", "values=1"], "values must be at least 2"),
-        (["dependency", "--set", "values=99999"], "got values=99,999"),
         (["refinement", "--set", "strategies=padir paddir", "--num_steps", "1"], "no strategy is called 'paddir'"),
-        (["dependency", "--set", "canvases=0"], "canvases must be at least 1"),
         (["refinement", "--set", "passes=0"], "passes must be at least 1"),
         (["refinement", "--set", "strategies=block_gibbs", "--num_steps", "1"], "behind a mask"),
         (["attention", "--set", "sentences=0"], "at least 1, got 0"),
@@ -259,7 +253,7 @@ def test_matplotlib_is_asked_for_before_the_work(numbers, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with refused("padir[plot]"):
         analyses.run("refinement", numbers[0], numbers[2], Decoding(), analyses.AnalysisOptions())
-    with refused("attention, dependency, refinement"):
+    with refused("attention, refinement"):
         analyses.run("colour", numbers[0], numbers[2], Decoding(), analyses.AnalysisOptions())
 
 
