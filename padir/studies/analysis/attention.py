@@ -104,13 +104,6 @@ def _by_row(attn, rows: int, length: int):
 
 
 OVER_HEADS = {"min": np.min, "avg": np.mean, "max": np.max}
-KINDS = ("self", "positional", "tv", "cosine")
-LABELS = {
-    "self": "self-attention",
-    "positional": "positional attention",
-    "tv": "total variation distance",
-    "cosine": "cosine distance",
-}
 
 
 def measure_pairs(maps: Maps, row: int, pairs_P2: Int[np.ndarray, "P 2"]) -> dict[str, Float[np.ndarray, " P"]]:
@@ -261,17 +254,12 @@ def analyse(
 def _section(when: str, found: Neighbours, table: list[Row]) -> Section:
     count = int(found.stutter_P.sum())
     number = len(found.stutter_P)
-    values = {LABELS[kind]: found.values[f"{kind}_avg"] for kind in KINDS if f"{kind}_avg" in found.values}
-    pictures = {}
-    if 1 < count < number - 1:
-        pictures[when] = plotting.png(plotting.draw_groups, values, found.stutter_P, ("stutter", "other"))
     return Section(
         f"Tables 4 and 5: the pass that {when} the draft",
         f"{count:,} of {number:,} pairs of neighbours hold the same token. Mean and standard deviation of each measure;"
         " auc is the probability that a stuttering pair has the higher value, auc within the same for pairs of one"
-        " sentence, with 95 % intervals over sentences. Pictures: means over heads.",
-        pictures,
-        table,
+        " sentence, with 95 % intervals over sentences.",
+        rows=table,
     )
 
 

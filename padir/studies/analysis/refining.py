@@ -230,12 +230,6 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
 
 
 COLUMNS = ("strategy", "steps", *METRICS)
-_OUTCOMES = {
-    "toy_right": "right translations, %",
-    "toy_mixed": "mixtures of right ones, %",
-    "exact_match": "equal to the reference, %",
-    "bleu": "BLEU",
-}
 
 
 def analyse(
@@ -278,12 +272,7 @@ def _rows(steps: Sequence[StepMetrics]) -> list[Row]:
 def _steps_section(steps: Sequence[StepMetrics], by_step: list[Row]) -> Section:
     shown = {1, 2, 4, 8, len(steps)}  # more curves would hide each other
     curves = {f"step {n}": step.reliability for n, step in enumerate(steps, 1) if step.reliability and n in shown}
-    errors = [float("nan") if step.reliability is None else step.reliability.error for step in steps]
-    changed = [step.changed for step in steps]
-    settled = [step.settled for step in steps]
-    pictures = {"steps": plotting.png(plotting.draw_steps, changed, settled, errors)}
-    if curves:
-        pictures["reliability"] = plotting.png(plotting.draw_reliability, curves)
+    pictures = {"reliability": plotting.png(plotting.draw_reliability, curves)} if curves else {}
     return Section(
         "Step by step",
         "Every sentence at its reference's length; shares of 1. changed: tokens that a step changed; settled: sentences"
@@ -297,42 +286,31 @@ def _steps_section(steps: Sequence[StepMetrics], by_step: list[Row]) -> Section:
 
 def _drafts_section(translator: Translator, test_set: TestSet, decoding: Decoding, examples: int) -> list[Section]:
     """A section with the drafts that took the most steps; none if no sentence can be shown."""
-    drafts = []
-    for one, row, _ in study.examples(translator, test_set, decoding, examples):
-        size = int(one.length_B[row]) - 1
-        tokens_TL = one.tokens_TBL[:, row, :size]
-        prob_TL = np.exp(one.score_TBL[:, row, :size])
-        last = int(one.passes_B[row]) + 1
-        changed_TL = np.concatenate([np.zeros((1, size), bool), tokens_TL[1:] != tokens_TL[:-1]])
-        prob_TL = np.where(np.arange(len(prob_TL))[:, None] == 0, np.nan, prob_TL)
-        words = [pieces(translator, tokens_L) for tokens_L in tokens_TL[:last]]
-        drafts.append((words, prob_TL[:last], changed_TL[:last]))
-    if not drafts:
-        return []
-    picture = {"heat": plotting.png(plotting.draw_refinement, drafts)}
-    return [Section("Drafts", "Sentences that took the most steps, from the first canvas to the end.", picture)]
+    rows: list[Row] = []
+    for one, row, number in study.examples(translator, test_set, decoding, examples):
+        tokens_TL = one.tokens_TBL[:, row, : one.length_B[row] - 1]
+        for step in range(1, one.passes_B[row] + 1):
+            prob_L = np.exp(one.score_TBL[step, row, : len(tokens_TL[step])]).tolist()
+            said = zip(pieces(translator, tokens_TL[step]), map(cell, prob_L), strict=True)
+            changed = int((tokens_TL[step] != tokens_TL[step - 1]).sum())
+            draft = " ".join(f"{piece} ({prob})" for piece, prob in said)
+            rows.append({"sentence": number + 1, "step": step, "changed": changed, "draft": draft})
+    text = "Sentences that took the most steps; in brackets the probability of each token when it was written."
+    return [Section("Drafts", text, rows=rows)] if rows else []
 
 
 def _strategies_section(each: list[Row], num_steps: int) -> Section:
-    labels = {"changed": "tokens that change", "calibration_error": "expected calibration error"}
-    if "right" in each[0]:
-        labels |= {"right": "right translations", "mixed": "mixtures of right ones"}
-    else:
-        labels["equal"] = "equal to the reference"
     return Section(
         f"Every strategy, step by step, when it has {num_steps} steps",
         "As above. A strategy that hides tokens between steps has few whole sentences before its last step.",
-        {"strategies by step": plotting.png(plotting.draw_outcomes, each, labels, "step")},
-        each,
+        rows=each,
     )
 
 
 def _outcomes_section(rows: list[Row]) -> Section:
-    labels = dict([(key, label) for key, label in _OUTCOMES.items() if key in rows[0]][:3])
     return Section(
         "Every strategy",
         "Translations at the likeliest length, decoded again for each number of passes. Repeated tokens were"
         f" {'dropped' if rows[0]['drop_repeats'] else 'kept'} for every strategy.",
-        {"strategies": plotting.png(plotting.draw_outcomes, rows, labels)},
-        rows,
+        rows=rows,
     )

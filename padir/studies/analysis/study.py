@@ -33,7 +33,7 @@ class AnalysisOptions:
 
     Attributes:
       sentences: how many sentences of the test set are analysed, from the first on.
-      examples: how many sentences are shown in pictures (attention, refinement).
+      examples: how many sentences are shown, as maps (attention) or drafts (refinement).
       strategies: strategies as the command line names them (refinement). None runs all that the model supports, at
         temperature 0.
       passes: numbers of decoder passes that every strategy gets (refinement).
@@ -191,8 +191,8 @@ def pieces(translator: Translator, tokens_L: Sequence[int] | np.ndarray) -> list
 def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
     """(batch, row, sentence number) of the sentences that took the most steps; among equals, the longest first.
 
-    Pictures of more than `MOST_TOKENS` tokens are unreadable, so longer sentences are left out unless all are longer;
-    then the shortest come first.
+    Maps and drafts of more than `MOST_TOKENS` tokens are unreadable, so longer sentences are left out unless all are
+    longer; then the shortest come first.
     """
     found: list[tuple[tuple[int, ...], Pass, int]] = []
     for one in refined(translator, test_set, decoding):

@@ -22,18 +22,6 @@ def test_every_map_has_a_colour_bar():
     assert len(bars(figure)) == 4
 
 
-def test_axes_say_what_they_measure():
-    figure = Figure()
-    plotting.draw_groups(figure, {"tv": np.arange(6.0)}, np.arange(6) < 3, ("stutter", "other"))
-    assert figure.axes[0].get_ylabel() == "value of the measure for a pair"
-    for against, label in (("steps", "decoder passes at most (logarithmic)"), ("step", "step")):
-        figure = Figure()
-        rows = [{"strategy": "padir", against: number, "bleu": 1.0} for number in (1, 2)]
-        plotting.draw_outcomes(figure, rows, {"bleu": "BLEU"}, against)
-        assert figure.axes[0].get_xlabel() == label
-        assert figure.axes[0].get_xscale() == ("log" if "log" in label else "linear")
-
-
 def test_the_audit_has_a_line_for_each_sampler_that_writes_all_answers():
     """A line is broken where KL is infinite; the best schedule is dotted, and one's own sampler thick."""
     figure = Figure()

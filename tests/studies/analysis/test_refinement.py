@@ -193,17 +193,20 @@ def corpus(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("subject", "more", "pictures"),
+    ("subject", "more", "pictures", "tables"),
     [
-        pytest.param("attention", ["--num_steps", "2", "--set", "examples=1"], {"maps_1"}, marks=pytest.mark.slow),
+        pytest.param("attention", ["--num_steps", "2", "--set", "examples=1"], {"maps_1"}, 2, marks=pytest.mark.slow),
         (
             "refinement",
             ["--num_steps", "2", "--set", "examples=1", "strategies=padir mask_predict", "passes=1,2"],
-            {"steps", "reliability", "heat", "strategies", "strategies_by_step"},
+            {"reliability"},
+            4,
         ),
     ],
 )
-def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures, model_dir, corpus, tmp_path, capsys):
+def test_the_command_writes_figures_pictures_and_a_page(
+    subject, more, pictures, tables, model_dir, corpus, tmp_path, capsys
+):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "out"
     arguments = ["analyse", subject, "--model", str(model_dir), *corpus, "--output", str(folder)]
@@ -212,12 +215,32 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
     assert written["sentences"] == 3 and written["subject"] == subject
     assert written["rows"]
     found = {path.stem.removeprefix(f"{subject}_") for path in folder.glob("*.png")}
-    assert pictures <= found
+    assert found == pictures
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in folder.glob("*.png"))
     page = (folder / f"{subject}.html").read_text()
     assert page.count("data:image/png;base64,") == len(found)
+    assert page.count("<table>") == tables
     assert "http" not in page.replace("http-equiv", "") and "<script" not in page
     assert subject in capsys.readouterr().out
+
+
+def test_drafts_are_shown_step_by_step(numbers):
+    """Each token with the probability that the model gave it when it wrote it."""
+    translator, _, test_set = numbers
+    decoding = Decoding(num_steps=3, batch_size=4)
+    (section,) = refining._drafts_section(translator, test_set, decoding, 1)
+    (one, row, number), *_ = study.examples(translator, test_set, decoding, 1)
+    size, passes = int(one.length_B[row]) - 1, int(one.passes_B[row])
+    assert [each["step"] for each in section.rows] == [*range(1, passes + 1)]
+    for each in section.rows:
+        tokens_L, before_L = (one.tokens_TBL[step, row, :size] for step in (each["step"], each["step"] - 1))
+        words = each["draft"].split()
+        assert words[::2] == study.pieces(translator, tokens_L) and each["sentence"] == number + 1
+        assert each["changed"] == sum(tokens_L != before_L)
+        for text, log_prob in zip(words[1::2], one.score_TBL[each["step"], row, :size], strict=True):
+            printed = np.nan if text == "(-)" else float(text[1:-1])
+            assert printed == pytest.approx(np.exp(log_prob), rel=1e-2, nan_ok=True)
+    assert refining._drafts_section(translator, test_set, decoding, 0) == []
 
 
 @pytest.mark.parametrize(
