@@ -14,8 +14,8 @@ def ising_options(parser: Parser) -> None:
 
     Figures 1 and 2: error of k-pseudolikelihood against samples, from a flat and a two-mode truth. Figure 3: steps of
     k-Gibbs and independent parallel sampling between two modes. schedules: the cost of parallel passes, by their sizes.
-    canvas: decoders that start from masks and from random tokens. theorems: every statement of the theory on random
-    small models, with the smallest margin. The default sizes take minutes on 2 cores.
+    theorems: every statement of the theory on random small models, with the smallest margin. The default sizes take
+    minutes on 2 cores.
 
     padir ising fig1 --set samples=1000 --output results/fig1
     """
