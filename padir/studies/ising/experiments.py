@@ -247,30 +247,6 @@ def schedule_costs(sizes: ScheduleSizes, progress: Progress = lambda row: None) 
     return rows
 
 
-def schedule_bounds(sizes: ScheduleSizes) -> list[Row]:
-    """Exact costs of equal and doubling sizes with their bounds, if the number of passes divides the spins."""
-    rows = []
-    for name, curve in curves(sizes).items():
-        doubling = pass_sizes.sizes_of("doubling", sizes.num_spins, sizes.num_spins.bit_length())
-        of_model = {
-            "total_correlation": pass_sizes.total_correlation(curve),
-            "dual_total_correlation": pass_sizes.dual_total_correlation(curve),
-            "between": pass_sizes.between(curve, 1),
-            "passes_of_doubling": len(doubling),
-            "doubling": pass_sizes.cost(curve, doubling),
-            "doubling_upper": pass_sizes.growing_bound(curve, doubling),
-        }
-        for passes in (p for p in range(1, sizes.num_spins) if sizes.num_spins % p == 0):
-            size = sizes.num_spins // passes
-            equal = {
-                "lower": pass_sizes.phases_bound(curve, size),
-                "linear": pass_sizes.cost(curve, pass_sizes.sizes_of("linear", sizes.num_spins, passes)),
-                "upper": pass_sizes.equal_bound(curve, size),
-            }
-            rows.append({"model": name, "passes": passes, **equal, **of_model})
-    return rows
-
-
 def phrase_errors(size: int, copies: Sequence[int] = (1, 4, 16, 64, 256)) -> list[Row]:
     """Errors of tokens and of whole sequences for sentences of independent phrases, by passes and phrases.
 

@@ -147,7 +147,7 @@ def _figure(
     elif subject == "schedules":
         sizes = ScheduleSizes(**given)
         rows = experiments.schedule_costs(sizes, progress)
-        about = {"bounds": experiments.schedule_bounds(sizes), "errors": experiments.phrase_errors(sizes.clique)}
+        about = {"errors": experiments.phrase_errors(sizes.clique)}
         title = f"What parallel passes cost, by the sizes of the passes: {sizes.num_spins} spins in random order"
         draw = functools.partial(drawings.draw_schedules, rows=rows, title=title)
     else:

@@ -66,12 +66,15 @@ def test_doubling_beats_equal_sizes_on_a_clique_only():
 
 
 def test_bounds_hold_for_the_large_models():
-    for row in experiments.schedule_bounds(experiments.ScheduleSizes(num_spins=32)):
-        assert row["linear"] <= row["upper"] + 1e-9
-        assert row["doubling"] <= row["doubling_upper"]
-        assert row["doubling_upper"] == pytest.approx(
-            row["dual_total_correlation"] + row["between"]
-        )  # sizes 1 1 2 4 8 16
+    doubling = pass_sizes.sizes_of("doubling", 32, 6)
+    assert doubling == [1, 1, 2, 4, 8, 16]
+    for curve in experiments.curves(experiments.ScheduleSizes(num_spins=32)).values():
+        for passes in (1, 2, 4, 8, 16):
+            linear = pass_sizes.cost(curve, pass_sizes.sizes_of("linear", 32, passes))
+            assert linear <= pass_sizes.equal_bound(curve, 32 // passes) + 1e-9
+        upper = pass_sizes.growing_bound(curve, doubling)
+        assert pass_sizes.cost(curve, doubling) <= upper
+        assert upper == pytest.approx(pass_sizes.dual_total_correlation(curve) + pass_sizes.between(curve, 1))
 
 
 def test_right_tokens_do_not_make_a_right_sequence():
