@@ -12,6 +12,7 @@ from padir.cli.entry import GROUPS, build_parser
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.options import OPTIONS
+from padir.studies.analysis import analyses
 
 # Options that `padir.cli.running` reads for all commands.
 OF_ALL = {"help", "gin_file", "allow_imports", "_", "json", "coordinator", "configs"}
@@ -98,3 +99,10 @@ def test_what_no_code_of_a_command_reads_is_found(monkeypatch):
     assert "size" in read["vocab"] - read["translate"] and "padir.data.prepare:prepare" not in read["vocab"]
     monkeypatch.setattr(arguments, "decoding_of", lambda args, default=None, **values: Decoding())
     assert {"beam", "seed", "shortlist"} <= unread("translate") & unread("evaluate")
+
+
+def test_each_option_of_an_analysis_is_read_by_all_subjects_or_by_those_that_are_listed():
+    """A new option is offered by itself; then somebody has to say which subjects read it."""
+    (parser,) = parsers_of("analyse")
+    of_all = {"num_steps", "strategy", "canvas", "drop_repeats", "fusion", "batch_size", "seed", "placeholders"}
+    assert {*parser.get_default("decoding_names")} - of_all == analyses.READ_BY.keys() & OPTIONS.keys()

@@ -18,6 +18,7 @@ from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
+from padir.options import LENGTHS
 from padir.reporting.page import Section, render
 from padir.storage.files import atomic_file, write_json, write_text
 from padir.text.ids import EOS, sorted_batches
@@ -149,7 +150,7 @@ def refined(
     Raises:
       PadirError: no sentence has text, the options do not fit the model, or the model is causal.
     """
-    decoding = decoding.without("num_lengths", "length_window", "length_min_p", "num_drafts")
+    decoding = decoding.without(*LENGTHS, "num_drafts")
     refiner = translator.refiner(translator.resolved(decoding), trace=True)
     tokens, _ = translator.loaded.source_tokens(test_set.sources, truncate=True)
     filled = [i for i, text in enumerate(test_set.sources) if text.strip()]
