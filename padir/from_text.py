@@ -82,8 +82,11 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
     """
     hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
     defaults = {each.name: _default(each) for each in dataclasses.fields(cls)}
-    defaults = {name: default for name, default in defaults.items() if default is not dataclasses.MISSING}
-    texts = {name: f"{name}: {words(hints[name])} = {default!r}" for name, default in defaults.items()}
+    texts = {
+        field: f"{field}: {words(hints[field])} = {default!r}"
+        for field, default in defaults.items()
+        if default is not dataclasses.MISSING
+    }
     texts |= {field: f"{field}: {type(default).__name__} = {default!r}" for field, default in further.items()}
     listed = ", ".join(texts.values()) or "none"
     checked = dict(values)

@@ -29,6 +29,7 @@ class Option(NamedTuple):
         command line checks them as its inputs.
       choices: the allowed values; () for all.
       several: True if tables of systems take several values, each of which makes a row.
+      of_call: True if each translation sets it, so that a card cannot.
     """
 
     name: str
@@ -39,12 +40,18 @@ class Option(NamedTuple):
     shape: str | None = None
     choices: tuple[str, ...] = ()
     several: bool = False
+    of_call: bool = False
+
+    @property
+    def names_file(self) -> bool:
+        """True if a value may be the name of a file or folder, which a stranger's card must not choose."""
+        return self.shape in ("FILE", "HOW")
 
 
 _REFINE: tuple[Mode, ...] = ("refine",)
 _CAUSAL: tuple[Mode, ...] = ("causal",)
 _ROWS = (
-    Option("mode", str, None, "refine drafts | causal: left to right", choices=MODES, several=True),
+    Option("mode", str, None, "refine drafts | causal: left to right", choices=MODES, several=True, of_call=True),
     Option("num_steps", int, 4, "maximum number of decoder passes", _REFINE, several=True),
     Option("strategy", str, None, "refinement strategy, such as threshold:tau=0.9", _REFINE, _CALL, several=True),
     Option("canvas", str, None, "corruption that makes drafts, such as mask", _REFINE, _CALL),
@@ -67,7 +74,7 @@ _ROWS = (
     Option("beam", int, 5, "rows of beam search; 1: greedy search", _CAUSAL, several=True),
     Option("length_penalty", float, 0.6, "exponent of the beam's length penalty; 0: none", _CAUSAL),
     Option("temperature", float, 0.0, "temperature of sampling; 0: search", _CAUSAL),
-    Option("n_best", int, 0, "number of candidates to list, best first"),
+    Option("n_best", int, 0, "number of candidates to list, best first", of_call=True),
     Option("shortlist", str, None, "file of `padir shortlist`: ids to write | none", shape="FILE", several=True),
     Option(
         "fusion",
@@ -77,8 +84,8 @@ _ROWS = (
         shape=_CALL,
         several=True,
     ),
-    Option("batch_size", int, 32, "sentences decoded at once"),
-    Option("seed", int, 0, "seed of random drafts, or of sampling"),
+    Option("batch_size", int, 32, "sentences decoded at once", of_call=True),
+    Option("seed", int, 0, "seed of random drafts, or of sampling", of_call=True),
     Option(
         "precision",
         str,
@@ -102,6 +109,8 @@ LENGTHS = ("num_lengths", "length_window", "length_min_p")
 """The options that say which lengths are tried; with their defaults, it is one."""
 SEVERAL = (*LENGTHS, "prefix_beam", "num_drafts")
 """The options that give a refined sentence several hypotheses; with their defaults, it has one."""
+COUNTS = tuple(name for name in SEVERAL if OPTIONS[name].kind is int)
+"""Those of `SEVERAL` that are numbers, whose product is the number of hypotheses."""
 
 
 def choosing(names: Iterable[str]) -> dict[Mode, str]:

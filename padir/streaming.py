@@ -70,7 +70,7 @@ def translate_lines(
       how: further arguments of `Translator.translate`, such as `trace` and `template`.
     """
     if split:
-        check_split(**how)
+        check_split(**{name: value for name, value in how.items() if name != "trace"})
     done_before = empty = first_empty = 0
     translate = functools.partial(translator.translate, decoding=decoding, truncate=True, progress=progress, **how)
     for chunk in _chunks(source, decoding.batch_size, ready):

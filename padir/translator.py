@@ -43,6 +43,7 @@ from padir.models.directory import load_model, save_model
 from padir.models.length import top_lengths
 from padir.models.params import param_axes
 from padir.models.transformer import Transformer
+from padir.options import LENGTHS
 from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
 from padir.reporting.trace import Step
@@ -274,7 +275,7 @@ class Translator(SentenceTranslator):
 
     def _check_n_best(self, decoding: Decoding, lengths: Sequence[int] | None) -> None:
         if lengths is not None:
-            decoding = decoding.without("num_lengths")  # each sentence has the one that is given
+            decoding = decoding.without(*LENGTHS)  # each sentence has the one that is given
         decoding = self.resolved(decoding)
         check_n_best(decoding.n_best, decoding, self.writer(decoding).most_hypotheses)
 
@@ -349,7 +350,7 @@ class Translator(SentenceTranslator):
         ranker = decoding.ranker
         if isinstance(ranker, Rescore) and ranker.score_fn is None:
             rule = dataclasses.replace(self._rescorer_of(ranker.name), length_normalization=ranker.length_normalization)
-            decoding = decoding.changed(rerank=rule)
+            decoding = dataclasses.replace(decoding, rerank=rule)
         return decoding
 
     @functools.cached_property

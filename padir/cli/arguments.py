@@ -74,6 +74,14 @@ def named_values(assignments: Iterable[str], option: str) -> dict[str, Any]:
     return values
 
 
+def decoding_values(assignments: Iterable[str], option: str) -> dict[str, Any]:
+    """Decoding options as words NAME=VALUE, by name; imports the modules of the classes that they name."""
+    values = named_values(assignments, option)
+    for name in values.keys() & {*OF_OBJECTS}:
+        import_own(str(values[name]))
+    return values
+
+
 def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
     """Values that --set gives to the parameters of a function or dataclass.
 
@@ -178,10 +186,10 @@ def check_options(
       counted: False if the number of hypotheses is chosen later.
     """
     asked = _asked_options(args)
-    used = [each for model in models for each in _in_own_modes(*model, asked, several=len(models) > 1)]
-    _check_all_are_read(asked, used, models[0][1])
+    used = [(each, model[1]) for model in models for each in _in_own_modes(*model, asked, several=len(models) > 1)]
+    _check_all_are_read(asked, used)
     if counted:
-        _check_choice(args, used)
+        _check_choice(args, [each for each, _ in used])
 
 
 def _asked_options(args: argparse.Namespace) -> dict[str, str]:
@@ -211,17 +219,22 @@ def _in_own_modes(
     return [dataclasses.replace(each, mode=mode_of(each, sizes)) for each in own or decodings]
 
 
-def _check_all_are_read(asked: Mapping[str, str], used: Sequence[Decoding], sizes: ModelConfig) -> None:
-    """Refuse options of the command line that no mode in use reads, and name such bindings of gin in a message."""
-    modes = {each.mode for each in used}
+def _check_all_are_read(asked: Mapping[str, str], used: Sequence[tuple[Decoding, ModelConfig]]) -> None:
+    """Refuse options of the command line that no mode in use reads, and name such bindings of gin in a message.
+
+    Args:
+      used: decoding options, each with the sizes of the model that decodes with them.
+    """
+    first, sizes = used[0]
+    modes = {each.mode for each, _ in used}
     unread = [written for written, name in asked.items() if modes.isdisjoint(OPTIONS[name].modes)]
     for written in unread:
         if written.startswith("--"):
-            raise foreign_option(asked[written], written, str(used[0].mode), sizes)
-    if "fusion" in asked.values() and not any(each.fusion is None or reads_fusion(each, sizes) for each in used):
+            raise foreign_option(asked[written], written, str(first.mode), sizes)
+    if "fusion" in asked.values() and not any(each.fusion is None or reads_fusion(each, of) for each, of in used):
         raise unread_fusion()
     if unread:
-        warn(f"the mode {used[0].mode!r} does not read {' and '.join(unread)} of the configuration")
+        warn(f"the mode {first.mode!r} does not read {' and '.join(unread)} of the configuration")
 
 
 def _check_choice(args: argparse.Namespace, used: Sequence[Decoding]) -> None:

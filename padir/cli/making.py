@@ -14,10 +14,10 @@ from padir.cli.arguments import (
     chosen,
     configured,
     decoding_of,
+    decoding_values,
     folders_of,
     given,
     named_folders,
-    named_values,
     sharding_of,
     source_of,
     vocabulary_file,
@@ -85,7 +85,7 @@ def run_shortlist(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_bigrams(args: argparse.Namespace) -> dict[str, Any]:
     settings = chosen(args, "padir.jobs.learn_bigrams:learn")
-    options = named_values(args.decoding, "--decoding")
+    options = decoding_values(args.decoding, "--decoding")
     with sent_folder(args.output) as output:
         learned = learn_bigrams.add_to_model(args.model, Mixture(tuple(args.data)), output, options, **settings)
     kept = learned.describe()
@@ -122,7 +122,7 @@ def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
-    options = named_values(args.validate, "--validate")
+    options = decoding_values(args.validate, "--validate")
     # With a single folder, weights bound in a gin file are dropped: they belong to the file's own folders.
     weights = {"weights": ()} if args.data and len(args.data) == 1 else {}
     if args.data and not weights and "weights" in config.bound(Mixture):
@@ -160,7 +160,7 @@ def _decided(folder: str) -> str:
 def run_average(args: argparse.Namespace) -> dict[str, Any]:
     kind, count = ("last", args.last) if args.last is not None else ("best", args.best)
     options = {"kind": kind, "count": count, "dtype": args.precision, "step": args.step}
-    decoding = named_values(args.decoding, "--decoding")
+    decoding = decoding_values(args.decoding, "--decoding")
     with told("averaging"):
         with sent_folder(args.output) as output:
             card = average_run(args.model_dir, output, decoding=decoding, **options)

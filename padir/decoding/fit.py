@@ -24,7 +24,7 @@ from padir.errors import PadirError
 from padir.from_text import module_of
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
-from padir.options import MODES, OF_OBJECTS, OPTIONS, Mode, foreign
+from padir.options import COUNTS, MODES, OF_OBJECTS, OPTIONS, Mode, foreign
 from padir.pretrained import PRETRAINED
 from padir.readout.protocols import Readout
 from padir.refinement.protocols import Corruption, Strategy
@@ -76,7 +76,7 @@ def options_of_hypotheses(decoding: Decoding) -> str:
     """The options that set the number of hypotheses, in words; a mode of None counts as "refine"."""
     if decoding.mode == "causal":
         return "num_drafts" if decoding.temperature else "beam"
-    return "num_lengths, prefix_beam or num_drafts"
+    return f"{', '.join(COUNTS[:-1])} or {COUNTS[-1]}"
 
 
 def check_n_best(n_best: int, decoding: Decoding, most: int | None = None) -> None:
@@ -96,17 +96,18 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
       PadirError: there is no such option, it has a wrong value, or each translation sets it, as it does the mode; or
         it names something that is not in a model directory.
     """
-    for name in ("mode", "batch_size", "seed", "n_best"):
-        if name in options:
+    for name in options.keys() & OPTIONS.keys():
+        if OPTIONS[name].of_call:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
     for name in (*OF_OBJECTS, "shortlist", "fusion"):
         if not isinstance(value := options.get(name), str | None):
             expected = "text, such as 'threshold:tau=0.9' or 'my_module:Mine'"
             raise PadirError(f"a card's {name}", expected, value, "write it as on the command line")
-    for name, known in {"rerank": (*RULES, *PRETRAINED), "shortlist": ()}.items():  # strangers write cards
+    for name in (name for name, option in OPTIONS.items() if option.names_file):  # strangers write cards
+        known = (*RULES, *PRETRAINED) if name == "rerank" else ()
         value = options.get(name)
-        of_own = name == "rerank" and isinstance(value, str) and module_of(value)  # of a module that was imported
+        of_own = name in OF_OBJECTS and isinstance(value, str) and module_of(value)  # of a module that was imported
         if value not in (None, *known) and not of_own:
             raise PadirError(f"a card cannot name a file or another model as {name}", got=value)
     return dataclasses.replace(Decoding(), **options)
@@ -270,8 +271,10 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
         what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
     is_set = decoding.length_normalization != OPTIONS["length_normalization"].default
-    if is_set and not reads_normalization(rerank):
-        what = "length_normalization applies only to the rerank rules own, causal, a model"
+    own = getattr(rerank, "length_normalization", None)  # as `Translator.resolved` makes a rule of a model's name
+    if is_set and not reads_normalization(rerank) and own != decoding.length_normalization:
+        readers = [name for name in RULES if reads_normalization(name)]
+        what = f"length_normalization applies only to the rerank rules {', '.join(readers)}, a model"
         remedy = "leave one of them out" if isinstance(rerank, str) else "set it in the rule itself"
         raise PadirError(what, got=rerank, remedy=remedy)
 

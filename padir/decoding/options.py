@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
 from padir.from_text import checked_call, module_of, own_instance, parse_call
-from padir.options import MODES, OF_OBJECTS, OPTIONS, Mode, Precision, choosing
+from padir.options import COUNTS, MODES, OF_OBJECTS, OPTIONS, Mode, Precision, choosing
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import parse_strategy
@@ -185,8 +186,8 @@ class Decoding:
 
     def check_work(self, most: int, most_passes: int) -> None:
         """Refuses options by which a sentence has more than `most` rows, which memory holds at once, or takes long."""
-        product = "num_drafts x num_lengths x prefix_beam"
-        drafts = self.num_canvases * self.prefix_beam
+        product = " x ".join(COUNTS)
+        drafts = self.num_refined
         checks.within(0, most, **{product: drafts, "beam": self.beam, "n_best": self.n_best})
         checks.within(0, most_passes, **{f"num_steps x {product}": self.num_steps * drafts})
 
@@ -224,6 +225,11 @@ class Decoding:
         return self.num_drafts * self.num_lengths
 
     @property
+    def num_refined(self) -> int:
+        """The number of hypotheses that the mode "refine" gives of a sentence."""
+        return math.prod(getattr(self, name) for name in COUNTS)
+
+    @property
     def num_hypotheses(self) -> int:
         """The number of hypotheses of a sentence: rows of a search in the mode "causal", else refined drafts.
 
@@ -231,7 +237,7 @@ class Decoding:
         """
         if self.mode == "causal":
             return self.search.size
-        return self.num_canvases * self.prefix_beam
+        return self.num_refined
 
     @property
     def drops_repeats(self) -> bool:

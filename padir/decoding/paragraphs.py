@@ -35,9 +35,7 @@ def split_sentences(
     return paragraphs, [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
 
 
-def check_split(
-    *, terms: Any = None, align: bool = False, template: Any = None, target_lengths: Any = None, **_: Any
-) -> None:
+def check_split(*, terms: Any = None, align: bool = False, template: Any = None, target_lengths: Any = None) -> None:
     """Refuses arguments of `Translator.translate` that are for whole texts, because texts are split into sentences."""
     for_each = {"a template": template, "target_lengths": target_lengths, "align": align or None}
     if not isinstance(terms, Mapping):
@@ -83,6 +81,7 @@ def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], ta
     if len(results) == 1:
         return results[0].rewritten(lambda text: joined([text]))
     length = sum(result.length for result in results)
+    before = [result.text if result.whole_text is None else result.whole_text for result in results]
     return Translation(
         text=joined([result.text for result in results]),
         score=sum(result.score * result.length for result in results) / length,
@@ -92,6 +91,7 @@ def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], ta
         truncated=any(result.truncated for result in results),
         oscillated=any(result.oscillated for result in results),
         fell_back=any(result.fell_back for result in results),
+        whole_text=None if all(result.whole_text is None for result in results) else joined(before),
         broken=sum(result.broken for result in results),
         read_again=any(result.read_again for result in results),
     )

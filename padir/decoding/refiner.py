@@ -46,6 +46,7 @@ class Refiner:
     Attributes:
       decoding: options that `resolve` has filled in.
       trace: keep every step of the drafts.
+      shapes: shapes that batches are padded to.
     """
 
     loaded: LoadedModel

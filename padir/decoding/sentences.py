@@ -48,6 +48,8 @@ Result = TypeVar("Result")
 class Request:
     """Wishes of one call beside the options of decoding.
 
+    What is written again for lost spans or terms (`padir.constrained`) has a request of its own.
+
     Attributes:
       target_lengths: lengths of all translations in tokens, EOS included; None to predict them.
       templates: fixed tokens and gaps of each translation; None for none.

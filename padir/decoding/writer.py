@@ -42,7 +42,8 @@ class Writer(Protocol):
     """Protocol of engines that write translations of tokenised sentences, such as `Refiner` and `Searcher`.
 
     What a sentence gets may depend on the sentence and the writer's options alone, not on the batch, except with
-    `Decoding.shortlist`.
+    `Decoding.shortlist`. On a CPU two threads may call `write` of padir's own writers at once. A writer around a
+    `Refiner` hides its steps, unless `SentenceTranslator.refiner` unwraps it.
     """
 
     @property

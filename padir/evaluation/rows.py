@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from padir.errors import PadirError
 from padir.evaluation.evaluation import TestSet
 from padir.evaluation.systems import Row
 from padir.models.directory import name_and_fields
-from padir.options import OPTIONS
+from padir.options import COUNTS, OPTIONS
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
 from padir.storage.files import parsed_json
@@ -151,7 +152,7 @@ def hypotheses(row: RowDict) -> str:
     """Number of hypotheses asked for; duplicates among them are removed later."""
     if row.get("causal"):
         return str((row.get("search") or {}).get("size", 1))
-    return str(row["num_lengths"] * row.get("prefix_beam", 1) * row["num_drafts"])
+    return str(math.prod(row.get(name, 1) for name in COUNTS))
 
 
 SYSTEM: dict[str, Callable[[RowDict], str]] = {

@@ -339,7 +339,7 @@ export class Translator {
     }
     const { most_passes: most } = this.description;
     const passes = chosen.num_steps * chosen.num_lengths;
-    if (passes > most) throw mustBe("num_steps x num_drafts x num_lengths x prefix_beam", `in [0, ${most}]`, passes);
+    if (passes > most) throw mustBe("num_steps x num_lengths x prefix_beam x num_drafts", `in [0, ${most}]`, passes);
     return chosen;
   }
 

@@ -101,7 +101,7 @@ def test_what_no_code_of_a_command_reads_is_found(monkeypatch):
     assert {"beam", "seed", "shortlist"} <= unread("translate") & unread("evaluate")
 
 
-def test_each_option_of_an_analysis_is_read_by_all_subjects_or_by_those_that_are_listed():
+def test_each_option_of_an_analysis_is_read_by_all_or_listed():
     """A new option is offered by itself; then somebody has to say which subjects read it."""
     (parser,) = parsers_of("analyse")
     of_all = {"num_steps", "strategy", "canvas", "drop_repeats", "fusion", "batch_size", "seed", "placeholders"}

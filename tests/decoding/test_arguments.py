@@ -136,17 +136,17 @@ def test_every_option_is_used_and_has_a_place_on_the_page(name):
 def test_work_beyond_all_patience_is_refused():
     assert Decoding(num_lengths=64, num_drafts=64, num_steps=256).num_drafts == 64 and Decoding(beam=4_096)
     for name, options in {
-        "num_drafts x num_lengths x prefix_beam": {"num_lengths": 64, "num_drafts": 65},
+        "num_lengths x prefix_beam x num_drafts": {"num_lengths": 64, "num_drafts": 65},
         "beam": {"beam": 4_097},
         "n_best": {"n_best": 4_097},
-        "num_steps x num_drafts x num_lengths x prefix_beam": {"num_lengths": 64, "num_drafts": 64, "num_steps": 257},
+        "num_steps x num_lengths x prefix_beam x num_drafts": {"num_lengths": 64, "num_drafts": 64, "num_steps": 257},
     }.items():
         assert refuses(Decoding, name, **options).what == name
 
 
 # Options of a card, and the words of their refusal.
 OF_CARDS = [
-    ({"num_lengths": 64, "num_drafts": 2}, "num_drafts x num_lengths x prefix_beam"),
+    ({"num_lengths": 64, "num_drafts": 2}, "num_lengths x prefix_beam x num_drafts"),
     *(({"beam": value}, "beam") for value in (65, 10**9)),
     ({"n_best": 2}, "n_best"),
     *(({"num_steps": value, "num_lengths": 2}, "num_steps") for value in (0, 2_049, 2**31 - 1)),

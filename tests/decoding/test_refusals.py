@@ -9,7 +9,12 @@ from support.refusals import refuses
 from support.tiny_model import random_model_dir, random_translator
 
 from padir import Decoding, Translator
+from padir.decoding.fit import of_card, options_of_hypotheses
 from padir.decoding.options import OF_A_CALL
+from padir.errors import PadirError
+from padir.evaluation.rows import hypotheses
+from padir.options import COUNTS
+from padir.options import OPTIONS as TABLE
 from padir.refinement import (
     BlockGibbs,
     EasyFirst,
@@ -213,6 +218,45 @@ def test_a_wrong_name_that_is_an_argument_of_a_call_says_so():
     assert {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} == {*OF_A_CALL}
     for name in OF_A_CALL:
         refuses(Decoding, "an argument of Translator.translate", **{name: 1})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_an_option_that_counts_hypotheses_counts_everywhere(name):
+    """In the limits of memory, in a table's column, in what `n_best` may list, and in what a message says to raise."""
+    two = Decoding(**{name: 2})
+    row = {each: getattr(two, each) for each in COUNTS}
+    assert (two.num_hypotheses, hypotheses(row)) == (2, "2") and name in options_of_hypotheses(two)
+    refuses(two.check_work, f"{name} ... got 2", 1, 9)
+    refuses(Decoding, name, **{name: 4_097})
+
+
+def test_a_card_names_no_file():
+    """Strangers write cards."""
+    for name in (name for name, option in TABLE.items() if option.names_file):
+        refuses(of_card, f"a card cannot name a file or another model as {name}", {name: "/etc/hostname"})
+    for name in (name for name, option in TABLE.items() if option.of_call):
+        refuses(of_card, f"a card cannot set {name}, which each translation sets", {name: TABLE[name].default})
+
+
+class Recorded(Translator):
+    """A translator that keeps the arguments of each call."""
+
+    def translate(self, texts, decoding=None, **arguments):
+        self.calls = [*getattr(self, "calls", []), arguments]
+        return super().translate(texts, decoding, **arguments)
+
+
+def test_beside_split_each_argument_is_handed_on_or_refused(models):
+    values = {"target_lengths": [3] * 3, "template": "one ___", "terms": {"eins": "one"}, "progress": print}
+    for name in {*OF_A_CALL} - {"split"}:
+        made = Recorded(models.plain.params, models.plain.card, models.plain.tokenizer)
+        value = values.get(name, True)
+        try:
+            made.translate(TEXTS, split=True, **{name: value})
+        except PadirError as error:
+            assert f"split excludes {name}" in str(error).replace("a template", "template")
+        else:
+            assert made.calls[-1][name] == value
 
 
 def test_folders_of_other_models_are_refused(models, tmp_path):

@@ -112,10 +112,17 @@ class TestSentences:
 
     def test_of_a_text_are_counted_together(self):
         paragraphs, _ = split_sentences(["Eins! Zwei"], "de", ())
-        made = [Translation("One!", -1.0, 2, 1, broken=1, oscillated=True)]
-        made += [Translation("two", -1.0, 2, 1, broken=2, read_again=True)]
+        made = [Translation("One!", -1.0, 2, 1, broken=1, oscillated=True, truncated=True, whole_text="One One!")]
+        made += [Translation("two", -1.0, 2, 1, broken=2, read_again=True, fell_back=True)]
         ((_, both, _),) = join_sentences(["Eins! Zwei"], paragraphs, made, "en")
         assert both.broken == 3 and both.oscillated and both.read_again
+        assert both.whole_text == "One One! two" and both.hypotheses == 2
+        default = Translation("", 0.0, 0, 0)
+        kept = {
+            each.name for each in dataclasses.fields(both) if getattr(both, each.name) != getattr(default, each.name)
+        }
+        lost = {each.name for each in dataclasses.fields(both)} - kept
+        assert lost == {"trace", "candidates", "alignment"}  # a new field is joined, or named here
 
     @pytest.mark.parametrize(
         ("written", "source", "text"),

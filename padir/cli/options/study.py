@@ -1,4 +1,4 @@
-"""Options of the commands that study: `padir ising` and `analyse`."""
+"""Options of the commands that study: `padir ising`, `analyse` and `audit`."""
 
 from __future__ import annotations
 

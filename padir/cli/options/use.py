@@ -62,7 +62,7 @@ def serve_options(parser: Parser) -> None:
     """Serve a model over HTTP, with a page that shows the refinement steps.
 
     Serves POST /translate, GET /health, /metrics and /openapi.json, and a page at / (needs the extra serve). Decoding
-    options are the defaults of all requests. A request may set its own mode, strategy, num_steps and num_lengths.
+    options are the defaults of all requests. A request may set others (docs/serve.md).
 
     padir serve --port 8000
     """
