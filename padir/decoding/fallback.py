@@ -9,7 +9,7 @@ import numpy as np
 
 from padir.decoding.bigrams import all_known
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
-from padir.decoding.reading import by_rank, first_whole
+from padir.decoding.reading import by_rank, first_whole, ranks_of
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.translation import broken, text_of
@@ -59,7 +59,7 @@ class Fallback:
         def is_broken(n: int) -> bool:
             return broken(self.tokenizer.decode(hypotheses[n].tokens, source.text), source.text) > 0
 
-        return hypotheses[first_whole(by_rank([each.order for each in hypotheses]), is_broken)]
+        return hypotheses[first_whole(by_rank(ranks_of(hypotheses)), is_broken)]
 
     def _falls_back(self, source: SourceSentence, best: Hypothesis) -> bool:
         if source.template is not None or source.target_length is not None:

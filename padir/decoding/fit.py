@@ -268,7 +268,7 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
         words_of(NEEDS, f"{ranker}.needs", ranker.needs)
         takes(f"the rule {ranker}", ranker.__call__, "sources, hypotheses, *, target_language")
     if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
-        what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
+        what = f"the rerank rule {rerank!r} needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
     is_set = decoding.length_normalization != OPTIONS["length_normalization"].default
     own = getattr(rerank, "length_normalization", None)  # as `Translator.resolved` makes a rule of a model's name

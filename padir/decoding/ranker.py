@@ -169,5 +169,6 @@ def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
         return RULES[name](length_normalization)
     if os.sep not in name and not model_folder(name).exists():
         what = f"rerank {name!r} is neither a rule nor a model directory"
-        raise PadirError(what, remedy=f"{nearest(name, [*RULES, *PRETRAINED])}; {OWN_CLASS}")
+        fields = "a rule's name takes no fields; " if name.partition(":")[0] in RULES else ""
+        raise PadirError(what, remedy=f"{fields}{nearest(name, [*RULES, *PRETRAINED])}; {OWN_CLASS}")
     return Rescore(None, length_normalization, name)

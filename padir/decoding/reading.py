@@ -44,7 +44,7 @@ def best_translations(
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
-    ranks = [[each.order for each in own] for own in hypotheses]
+    ranks = [ranks_of(own) for own in hypotheses]
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if ranker is not None and several:
         if "causal" in ranker.needs:
@@ -78,6 +78,11 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
     if len(counts) != len(sources) or 0 in counts:
         expected = f"at least one hypothesis for each of {len(sources)} sentences"
         raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
+    if written.encoded is not None:
+        for source, row_S in zip(sources, written.encoded.source_BS, strict=False):
+            if row_S[: len(source.tokens)].tolist() != source.tokens or row_S[len(source.tokens) :].any():
+                remedy = "leave it None, or encode the sentences of the batch in their order"
+                raise PadirError("Written.encoded is of other sentences than the batch", remedy=remedy)
     end = ids.end_regular + ids.num_placeholders
     for source, own in zip(sources, written.hypotheses, strict=True):
         for each in own:
@@ -123,6 +128,11 @@ def _ranked(
             expected = f"{len(of_sentence)} scores of a sentence, neither NaN nor plus infinity"
             raise PadirError(f"what the rule {ranker} gives", expected, own, remedy)
     return ranked
+
+
+def ranks_of(hypotheses: Sequence[Hypothesis]) -> list[float]:
+    """The numbers that order the hypotheses of a sentence, highest first, where no rule does."""
+    return [each.order for each in hypotheses]
 
 
 def by_rank(ranks: Sequence[float]) -> list[int]:

@@ -28,7 +28,8 @@ class Written(NamedTuple):
 
     Attributes:
       hypotheses: at least one for each sentence; of equal scores, the first wins.
-      encoded: the batch in the encoder's output, if the writer has it: a rule may read it again.
+      encoded: the encoder's output, if the writer has it: a rule may read it again. It is of exactly these sentences in
+        their order, by the model that the writer was made with.
       searched: number of rows of a search, finished or not; None if every row is a hypothesis.
     """
 

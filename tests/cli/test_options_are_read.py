@@ -17,7 +17,7 @@ from padir.studies.analysis import analyses
 # Options that `padir.cli.running` reads for all commands.
 OF_ALL = {"help", "gin_file", "allow_imports", "_", "json", "coordinator", "configs"}
 COMMANDS = [command.name for group in GROUPS.values() for command in group]
-# Words that are no default of a decoding option; numbers get "2".
+# Words that are no default of a decoding option; numbers get another than theirs.
 WORDS = {"mode": "causal", "strategy": "mask_predict", "canvas": "mask", "rerank": "mbr", "precision": "int8"}
 WORDS |= {"shortlist": "missing.npz", "placeholders": "urls"}
 
@@ -56,7 +56,9 @@ def read_by(command):
 def is_decoded(parser, option, make):
     """True if what a command makes of its words has the value of a decoding option; a file that it lacks is read."""
     is_flag = next(action for action in parser._actions if action.dest == option).nargs == 0
-    args = parser.parse_args([f"--{option}", *([] if is_flag else [WORDS.get(option, "2")])])
+    args = parser.parse_args(
+        [f"--{option}", *([] if is_flag else [WORDS.get(option, "3" if OPTIONS[option].default == 2 else "2")])]
+    )
     for other in {*OPTIONS, "gin"} - {option}:  # some have other defaults in a command
         setattr(args, other, None)
     try:

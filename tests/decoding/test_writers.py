@@ -229,6 +229,26 @@ def test_every_rule_is_a_frozen_ranker(rule):
         rule.needs = frozenset()
 
 
+def test_the_encoders_output_of_other_sentences_is_refused(tokenizer):
+    """A writer that passes some sentences to another one gets an output of these alone."""
+    model, dual = CASES["dual"].translator(tokenizer), {"num_lengths": 2, "mode": "refine", "rerank": "causal"}
+
+    class Rest:
+        most_hypotheses = 2
+
+        def __init__(self, first):
+            self.first = first
+
+        def write(self, sources):
+            written = self.first.write(sources[1:])
+            return written._replace(hypotheses=[written.hypotheses[0], *written.hypotheses])
+
+    translator = model.with_writer(
+        lambda loaded, decoding, *, trace, shapes: Rest(Refiner(loaded, decoding, trace, shapes))
+    )
+    refuses(translator.translate, "Written.encoded is of other sentences ... leave it None", TEXTS[:3], **dual)
+
+
 @pytest.mark.parametrize("rule", ["causal", "mbr", "mbr_bleu", MinimumBayesRisk(), Longest()], ids=str)
 def test_a_rule_does_not_depend_on_the_batch_or_the_order_of_the_list(tokenizer, rule):
     """Each sentence's choice is its own; of all rules, the candidates are those of the writer."""
