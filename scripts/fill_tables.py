@@ -61,8 +61,10 @@ def attributes(each: type) -> dict[str, str]:
     return found
 
 
-SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py", "components.py", "samplers.py")
-RESULTS, SPEED, STUDIES, COMPONENTS, SAMPLERS = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
+SCRIPTS = ("result_tables", "speed_table", "study_tables", "components", "samplers", "filled_text")
+RESULTS, SPEED, STUDIES, COMPONENTS, SAMPLERS, FILLED = (
+    runpy.run_path(str(ROOT / "scripts" / f"{name}.py")) for name in SCRIPTS
+)
 TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation")}
 TABLES |= {
     "speed": SPEED["table"],
@@ -75,7 +77,7 @@ TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "sett
 TABLES |= {"devices": SPEED["devices"], "gpu": SPEED["gpu"], "gpu_training": SPEED["gpu_training"]}
 TABLES["chosen_strategies"] = COMPONENTS["chosen_strategies"]
 TABLES |= {name: SAMPLERS[name] for name in ("audit", "prediction")}
-TABLES |= STUDIES["TABLES"]
+TABLES |= STUDIES["TABLES"] | FILLED["TEXTS"]
 MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")
 
 

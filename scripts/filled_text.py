@@ -1,0 +1,199 @@
+"""Tables and sentences of README and docs/results.md that several files of results/ give (`fill_tables.py`)."""
+
+import itertools
+import json
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from result_tables import RESULTS, load, table
+
+PARTS = {"de_en": "`de_en`", "de_en_ar": "`de_en_ar`", "de_en_ctc": "`de_en_ctc`"}
+
+
+def score(row: Mapping[str, Any], metric: str) -> float:
+    """A row's score."""
+    return row["scores"][metric]["value"]
+
+
+def shipped() -> dict[tuple[str, int | None], dict[str, Any]]:
+    """The rows of the shipped models by model and beam; None refines."""
+    rows = load("shipped_tatoeba")
+    return {(row["model"].partition(",")[0], row["search"] and row["search"]["size"]): row for row in rows}
+
+
+def one_pass() -> str:
+    """The README's sentence on one pass."""
+    rows = shipped()
+    behind = score(rows["de_en_ctc", 1], "bleu") - score(rows["de_en_ctc", None], "bleu")
+    return f"""One pass of `de_en_ctc` is {behind:.1f} BLEU behind its own greedy search, and slower in batches
+([quality and speed](docs/speed.md))."""
+
+
+def paper_size() -> str:
+    """The README's sentences on speed at the paper's size."""
+    found = {}
+    for batch, name in ((1, "speed_30_tokens"), (32, "speed_30_tokens_batch_32")):
+        for row in load(name):
+            size = row["search"] and row["search"]["size"]
+            drafts = row["num_drafts"] if row["num_steps"] in (4, None) else None
+            found[row["model"], size, drafts, batch] = f"{score(row, 'p50_ms'):,.0f} ms"
+    ctranslate2 = found["ar by CTranslate2, int8, 1 thread", 1, None, 1]
+    return f"""At the paper's size (67M parameters, random weights, 2 cores of an AMD EPYC), four passes over a
+draft of 30 tokens take {found["padir", None, 1, 1]}. The autoregressive model's greedy search takes
+{found["ar", 1, None, 1]}. 32 such sentences at once take {found["padir", None, 1, 32]} and
+{found["ar", 1, None, 32]}. With five drafts one sentence takes {found["padir", None, 5, 1]}. Greedy search in
+CTranslate2 (int8) takes {ctranslate2}."""
+
+
+def unknown_words() -> str:
+    """The share of references with a non-word."""
+    shares = [score(load(name)[0], "reference_non_words") for name in ("general_de_en_tatoeba", "multi30k_de_en_dual")]
+    return "Of the references {:.1f} % (Tatoeba) and {:.1f} % (Multi30k) have a non-word.".format(*shares)
+
+
+def everyday() -> str:
+    """Outputs with a non-word for sentences outside the corpora."""
+    lines = [
+        [f"`{row['model']}`", row["mode"], f"{row['non_words']:.1f}", f"{row['low']:.1f} to {row['high']:.1f}"]
+        for row in load("everyday")
+    ]
+    return table(["model", "mode", "outputs with a non-word, %", "95 % interval"], lines, text=True)
+
+
+def strategies() -> str:
+    """BLEU of a trained model by strategy and passes."""
+    found: dict[str, dict[int, str]] = {}
+    for row in load("strategies_validation"):
+        name = row["strategy"]["name"]
+        if name == "renoise":
+            name += f":gamma={row['strategy']['gamma']:g}"
+        found.setdefault(name, {})[row["num_steps"]] = f"{score(row, 'bleu'):.1f}"
+    made = table(["strategy", "4 passes", "10 passes"], [[f"`{k}`", v[4], v[10]] for k, v in found.items()], text=True)
+    close = [float(each) for name, own in found.items() if name != "renoise:gamma=0.5" for each in own.values()]
+    return f"""{made}
+
+Except with the narrow bound of `renoise`, all scores lie within {max(close) - min(close):.1f} BLEU. So no order is
+decided, and no strategy was scored on the test split."""
+
+
+def stutter() -> str:
+    """Repeated words per 1,000 words by text and passes, with and without the clean-up."""
+    lines = []
+    for text, name in (("Tatoeba", "general_de_en_tatoeba"), ("Bible", "bible_stutter")):
+        rows = load(name)
+        greedy = [row for row in rows if row["causal"] and row["search"]["size"] == 1]
+        causal = [f"{score(row, 'stutter'):.2f}" for row in greedy]
+        for row in rows:
+            if not row["causal"] and row["num_lengths"] == 1:
+                cells = f"{score(row, 'stutter_before'):.1f}", f"{score(row, 'stutter'):.2f}"
+                lines.append([text, str(row["num_steps"]), *cells, *causal])
+    head = ["text", "passes", "repeats kept", "repeats dropped", "`de_en` from left to right", "`de_en_ar`"]
+    removed = [1 - float(line[3]) / float(line[2]) for line in lines]
+    ctc = {bool(row["causal"]): f"{score(row, 'stutter'):.2f}" for row in reversed(load("general_de_en_ctc_tatoeba"))}
+    return f"""{table(head, lines, text=True)}
+
+The clean-up removes {100 * min(removed):.0f} to {100 * max(removed):.0f} % of the repeats. It leaves few in a test
+set, too few for fine comparisons. In one pass `de_en_ctc`, which drops no repeats, has {ctc[False]}, and its greedy
+search {ctc[True]} ([table](speed.md#one-pass-against-greedy-search))."""
+
+
+def similarity() -> str:
+    """How often a neural metric orders two systems as BLEU does."""
+    rows = [*load("general_de_en_tatoeba"), *load("general_de_en_ctc_tatoeba")]
+    pairs = [*itertools.combinations([(score(row, "bleu"), score(row, "similarity")) for row in rows], 2)]
+    others = [abs(a[0] - b[0]) for a, b in pairs if (a[0] - b[0]) * (a[1] - b[1]) <= 0]
+    return f"""Similarity ranks {len(pairs) - len(others)} of {len(pairs)} pairs of these systems, and of [those of one
+pass](speed.md#one-pass-against-greedy-search), as BLEU does. The others differ by at most {max(others):.1f} BLEU."""
+
+
+def updates() -> str:
+    """How far the systems of the components were from trained."""
+    runs = json.loads((RESULTS / "components.json").read_text())
+    long, short = (
+        statistics.mean(run["right"]["padir 4"] for name, run in runs.items() if name.rpartition("_")[0] == system)
+        for system in ("padir_longer", "padir")
+    )
+    return f"""They were far from trained: with 4,000 updates the paper's objective has {long:.1f} % right outputs, with
+1,500 it has {short:.1f} %. So nothing is said about long runs."""
+
+
+def with_bigrams() -> str:
+    """One pass with and without the table of bigrams or the fallback, and greedy search, on three validation sets."""
+    lines = []
+    for name, own in json.loads((RESULTS / "fusion_validation.json").read_text()).items():
+        found = {
+            way: [row["scores"][each]["value"] for each in ("bleu", "chrf", "non_words")] for way, row in own.items()
+        }
+        cells = [
+            " / ".join(f"{each:.1f}" for each in found[way]) for way in ("one pass", "table", "fallback", "greedy")
+        ]
+        again = f"{own['fallback']['scores']['fallback']['value']:.1f}"
+        lines.append([name, f"{own['greedy']['sentences']:,}", *cells, again])
+    head = ["BLEU / chrF / non-words, %", "sentences", "one pass", "with the table", "with fallback", "greedy"]
+    return table([*head, "written again, %"], lines, text=True)
+
+
+def blank_penalty() -> str:
+    """BLEU of one pass, and of a choice of five, by blank penalty."""
+    found = {(row["blank_penalty"], row["prefix_beam"]): f"{score(row, 'bleu'):.1f}" for row in load("blank_penalty")}
+    penalties = sorted({penalty for penalty, _ in found})
+    lines = [[way, *(found[each, beam] for each in penalties)] for way, beam in (("one pass", 1), ("choice of 5", 5))]
+    return table(["blank penalty", *(f"{each:g}" for each in penalties)], lines, text=True)
+
+
+def one_pass_behind() -> str:
+    """How far one pass of `de_en_ctc`, and a choice of five, are behind other systems."""
+    said = json.loads((RESULTS / "shipped_compare.json").read_text())
+    lines = []
+    for label, other in (
+        ("greedy search with the same parameters", "greedy"),
+        ("greedy search by `de_en_ar`", "de_en_ar_greedy"),
+        ("`de_en_ar` with a beam of 5", "de_en_ar_beam_5"),
+    ):
+        cells = []
+        for way in ("one_pass", "choice_of_5"):
+            row = said[f"{way} {other}"]
+            low, high = row["difference"]
+            cells.append(f"{row['score'] - row['baseline']:.1f} ({low:.1f} to {high:.1f})")
+        lines.append([label, *cells])
+    return table(["behind", "one pass", "choice of 5"], lines, text=True)
+
+
+def paper_bleu() -> str:
+    """The paper's SacreBLEU."""
+    paper = json.loads((RESULTS.parent / "padir" / "evaluation" / "paper.json").read_text())
+    (first,) = (each for each in paper["tables"] if each["metric"] == "bleu")
+    head = ["-".join(task.split("_")[1:]).upper() for task in paper["tasks"]]
+    lines = []
+    for row in first["rows"]:
+        label = f"{row['steps']} steps" if row["steps"] else "autoregressive"
+        lines.append([f"the paper, {label}", *(f"{value:.2f}" for value in row["values"])])
+    return table(["SacreBLEU, 5 hypotheses", *head], lines, text=True)
+
+
+def differences() -> str:
+    """What `padir compare` says of the shipped models, and the sentences without near twins."""
+    said = json.loads((RESULTS / "shipped_compare.json").read_text())
+
+    def apart(pair: str) -> tuple[str, str]:
+        row = said[pair]
+        low, high = row["difference"]
+        return f"{row['score'] - row['baseline']:.1f}", f"{low:.1f} to {high:.1f}"
+
+    best, greedy, held_out = (apart(each) for each in ("de_en_ar_beam_5", "de_en_greedy", "de_en_greedy_validation"))
+    refining, beam = load("general_de_en_without_twins")
+    words = " and ".join(f"{score(row, 'non_words'):.0f} %" for row in (refining, beam))
+    return f"""- `de_en_ar` with a beam of 5 is {best[0]} BLEU better than greedy search by `de_en` ({best[1]}).
+- Greedy search by `de_en` is {greedy[0]} better than refining ({greedy[1]}), and [faster](speed.md). On the validation
+  split it is {held_out[0]} better ({held_out[1]}). These are 95 % intervals.
+- On the {refining["sentences"]} sentences without near twins in the training text (`scripts/without_twins.py`),
+  refining has {score(refining, "bleu"):.1f} BLEU. `de_en_ar` with a beam of 5 has {score(beam, "bleu"):.1f}. Of their
+  outputs, {words} have a non-word."""
+
+
+TEXTS = {
+    each.__name__: each
+    for each in (one_pass, paper_size, unknown_words, everyday, strategies, stutter, differences, similarity, updates)
+    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu)
+}
