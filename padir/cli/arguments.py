@@ -144,7 +144,8 @@ def import_own(text: str) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:  # of somebody else's module
-            remedy = "set PYTHONPATH to the folder of its module"
+            absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module)
+            remedy = "set PYTHONPATH to the folder of its module" if absent else "mend this module"
             raise PadirError(f"{module} of {text} cannot be imported ({first_line(error)})", remedy=remedy) from None
 
 

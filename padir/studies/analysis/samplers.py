@@ -300,6 +300,9 @@ def _of_draws(sampler: Sampler, joints: Sequence[Joint], pieces: int) -> Iterato
         yield Check("uses its temperature", "-", "it has no argument of this name")
         return
     surer = [float(-(each.prob_K * np.log(each.prob_K)).sum()) for each in (cold, warm)]
+    if gap and surer[0] > surer[1]:
+        yield Check("uses its temperature", "-", "its draws are wrong without one")
+        return
     wrong = "no surer than" if surer[0] > surer[1] else "as sure as"
     faults = [f"at 0.5 it is {wrong} at 1"] * (surer[0] >= surer[1] - 1e-9)
     if not faults and not gap and (gap := _off(walks[1], cold, 0.5)):

@@ -28,6 +28,11 @@ _REMEDY = (
 )
 
 
+def refused(what: str, expected: str = "") -> PadirError:
+    """The error for an operation whose law cannot be enumerated."""
+    return PadirError(f"the law of a sampler cannot be enumerated: {what}", expected or None, remedy=_REMEDY)
+
+
 class Known:
     """Intervals in which the uniform numbers of B rows are known to lie, from 0 to 1 at first.
 
@@ -53,7 +58,7 @@ class Known:
     def below(self, at_E: Int[np.ndarray, " E"], bound_BE: Float[np.ndarray, "B E"]) -> Bool[np.ndarray, "B E"]:
         """True where the uniform numbers `at_E` are below the bounds."""
         if not self.ordered.isdisjoint(at_E):
-            raise PadirError("uniforms are compared with numbers after their order was taken", remedy=_REMEDY)
+            raise refused("uniforms are compared with numbers after their order was taken")
         parts = {}
         count_B = np.ones(len(bound_BE), int)
         for u in np.unique(at_E):
@@ -87,9 +92,7 @@ class Known:
         same_BE = (low_BE[:, 1:] == low_BE[:, :-1]) & (high_BE[:, 1:] == high_BE[:, :-1])
         starts_BE[:, 1:] = ~same_BE | (low_BE == high_BE)[:, 1:]
         if len({*at_E.tolist()}) < len(at_E) or ((low_BE[:, 1:] < high_BE[:, :-1]) & starts_BE[:, 1:]).any():
-            raise PadirError(
-                "the order of uniforms that were compared with numbers, or that stand twice", remedy=_REMEDY
-            )
+            raise refused("the order is taken of uniforms that were compared with numbers, or that stand twice")
         group_BE = starts_BE.cumsum(1)
         after_BE = np.ones_like(sorted_BE)  # elements of the group from here on
         for i in range(len(at_E) - 2, -1, -1):
@@ -138,28 +141,28 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise self._refused(f"uniforms.{name} is asked for")
+        raise refused(f"uniforms.{name} is asked for")
 
     def __bool__(self) -> bool:
-        raise self._refused("uniforms are read as a condition")
+        raise refused("uniforms are read as a condition")
 
     __array__ = __int__ = __float__ = __setitem__ = __copy__ = __deepcopy__ = lambda self, *_, **__: self._read()
 
     def _read(self) -> NoReturn:
-        raise self._refused("uniforms are read as numbers, copied or changed in place")
+        raise refused("uniforms are read as numbers, copied or changed in place")
 
     def __getitem__(self, key: Any) -> Uniforms:
         keys = key if isinstance(key, tuple) else (key,)
         whole_rows = keys[0] is Ellipsis or (isinstance(keys[0], slice) and keys[0] == slice(None))
         if not whole_rows or not all(isinstance(each, int | np.integer | slice | None) or each is ... for each in keys):
-            raise self._refused(f"the index [{key}] of uniforms", "u[:, ...] or u[..., i], for all rows")
+            raise refused(f"the index [{key}] of uniforms", "u[:, ...] or u[..., i], for all rows")
         at_E = self._at_E[keys if keys[0] is Ellipsis else keys[1:]]
         return Uniforms(self._known, at_E, self._scale_BE[key], self._shift_BE[key])
 
     def argsort(self, axis: int = -1) -> Int[np.ndarray, "B E"]:
         """The order of the numbers of each row, as `np.argsort` gives it."""
         if self.ndim != 2 or axis not in (-1, 1):
-            raise self._refused("argsort of uniforms", "of an array [B, L], along its last axis")
+            raise refused("argsort of uniforms", "of an array [B, L], along its last axis")
         low = self._scale_BE * self._known.low_BU[:, self._at_E] + self._shift_BE
         high = self._scale_BE * self._known.high_BU[:, self._at_E] + self._shift_BE
         return self._known.order(self._at_E, np.minimum(low, high), np.maximum(low, high))
@@ -181,7 +184,7 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
                 return self._affine(others[0], 0.0)
             if ufunc is np.divide and first:
                 return self._affine(1 / others[0], 0.0)
-        raise self._refused(f"uniforms are given to np.{ufunc.__name__} in a way that is no comparison with numbers")
+        raise refused(f"uniforms are given to np.{ufunc.__name__} in a way that is no comparison with numbers")
 
     def __array_function__(self, function: Any, types: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if function is np.argsort and not {*options} - {"axis"}:
@@ -195,7 +198,7 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
                 whole = self._affine(np.ones(shape), 0.0)
                 scale_BE = np.where(mine, whole._scale_BE, 0.0)
                 return Uniforms(self._known, whole._at_E, scale_BE, np.where(mine, whole._shift_BE, sides[chosen]))
-        raise self._refused(f"uniforms are given to np.{function.__name__}")
+        raise refused(f"uniforms are given to np.{function.__name__}")
 
     def _affine(self, factor: Any, summand: Any) -> Uniforms:
         shape = np.broadcast_shapes(self.shape, np.shape(factor), np.shape(summand))
@@ -214,7 +217,3 @@ class Uniforms(np.lib.mixins.NDArrayOperatorsMixin):
         is_below = self._known.below(at_E, own.reshape(len(own), -1)).reshape(shape) ^ (scale < 0)
         asks_below = (ufunc in (np.less, np.less_equal)) == first
         return np.where(certain, ufunc(shift, bound) if first else ufunc(bound, shift), is_below == asks_below)
-
-    @staticmethod
-    def _refused(what: str, expected: str = "") -> PadirError:
-        return PadirError(f"the law of a sampler cannot be enumerated: {what}", expected or None, remedy=_REMEDY)
