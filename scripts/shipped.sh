@@ -16,9 +16,9 @@ RUNS=runs/shipped
 mkdir -p "$RUNS"
 make_environment
 
-# scored NAME SET WORDS..: evaluates on a set such as tatoeba.valid; the rows and their texts go to NAME, if they are not there.
+# scored NAME SET WORDS..: evaluates on a set such as tatoeba.valid; the rows and their texts go to NAME, whose last file is NAME.md.
 scored() {
-    [[ -f "$1.json" ]] || .venv/bin/padir evaluate --languages de-en --test "$DATA/$2.de" "$DATA/$2.en" "${@:3}" \
+    [[ -f "$1.md" ]] || .venv/bin/padir evaluate --languages de-en --test "$DATA/$2.de" "$DATA/$2.en" "${@:3}" \
         --metric "${known[@]/#/known_words=}" --output "$1"
 }
 
