@@ -77,7 +77,8 @@ samplers() {
             padir train components_cpu objective/mdlm --model_dir "$run" --seed "$seed" --steps 4000
         # shellcheck disable=SC2046  # the names of the strategies are words
         [[ -f "$run.json" ]] ||
-            padir evaluate --model "$run" --data data/toy_de_en --split test --num_steps 4 --num_lengths 1 --no-drop_repeats \
+            PYTHONPATH=examples/strategies padir evaluate --model "$run" --data data/toy_de_en --split test --num_steps 4 \
+                --num_lengths 1 --no-drop_repeats \
                 --batch_size 256 --strategy $(.venv/bin/python scripts/samplers.py --names) --json "$run.json"
     done
     .venv/bin/python scripts/samplers.py

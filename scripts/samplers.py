@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ from padir.refinement.strategies import check_strategy
 from padir.studies.analysis.association import Estimate, rank_correlation
 from padir.studies.analysis.audit import STRATEGIES
 
-AUDIT = Path(__file__).resolve().parent.parent / "docs" / "analysis" / "audit.json"
+ROOT = Path(__file__).resolve().parent.parent
+AUDIT = ROOT / "docs" / "analysis" / "audit.json"
+sys.path.append(str(ROOT / "examples" / "strategies"))
+import bounds  # noqa: E402  # of examples/strategies
+
+OWN = tuple(f"bounds:{each.__name__}" for each in (bounds.EntropyBound, bounds.Frechet))
 PASSES = 4
 SHOWN = (1, 2, 4, 6)  # numbers of passes in the table of the audit
 
@@ -28,7 +34,7 @@ SHOWN = (1, 2, 4, 6)  # numbers of passes in the table of the audit
 def names() -> list[str]:
     """The audited strategies that a model with masks and no further head can run."""
     found = []
-    for name in STRATEGIES:
+    for name in (*STRATEGIES, *OWN):
         strategy = parse_strategy(name)
         if not {"decontextualised", "rejecter", "pieces"} & getattr(strategy, "needs", frozenset()):
             check_strategy(strategy, canvas=Mask(1.0), trained=Mask(), config=ModelConfig())

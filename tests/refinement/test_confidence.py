@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bounds import EntropyBound
 from numpy.testing import assert_array_equal
 from support.fakes import IDS, canvas, conditionals, keys, moody, oracle, output, spread, stepped, unseen
 from support.refusals import refused
 
-from padir.refinement import EasyFirst, EntropyBound, Mask, Renoise, Threshold, draft, refine
+from padir.refinement import EasyFirst, Mask, Renoise, Threshold, draft, refine
 
 EOS, MASK = IDS.eos, IDS.mask
 

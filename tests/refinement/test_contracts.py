@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bounds import EntropyBound, Frechet
 from correctors import GibbsCorrector, PredictorCorrector
 from left_to_right import LeftToRight
 from numpy.testing import assert_allclose, assert_array_equal
@@ -94,7 +95,15 @@ OTHERS = (
     parse_strategy("renoise:gamma=0.1,temperature=0.8,final_temperature=0.4,stop_entropy=0.005"),
 )
 DRAWING = (Remdm, BlockGibbs, IndependentParallel)  # at the last step, too
-OUTSIDE = (LeftToRight(), GibbsCorrector(), PredictorCorrector(), PredictorCorrector(Padir()), StopsWhenConfident())
+OUTSIDE = (
+    LeftToRight(),
+    EntropyBound(),
+    Frechet(),
+    GibbsCorrector(),
+    PredictorCorrector(),
+    PredictorCorrector(Padir()),
+    StopsWhenConfident(),
+)
 
 
 def kinds_of_canvas(strategy):

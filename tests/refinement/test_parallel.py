@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bounds import Frechet
 from numpy.testing import assert_array_equal
 from support.fakes import IDS, canvas, conditionals, stepped
 
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import Factor, Frechet
+from padir.refinement.strategies import Factor
 
 EOS, MASK = IDS.eos, IDS.mask
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from bounds import EntropyBound, Frechet
 from left_to_right import LeftToRight
 from numpy.testing import assert_array_equal
 from support.fakes import IDS, judging, keys, moody, unseen
@@ -18,9 +19,7 @@ from padir.refinement.strategies import (
     BlockGibbs,
     Constant,
     EasyFirst,
-    EntropyBound,
     Factor,
-    Frechet,
     IndependentParallel,
     MaskPredict,
     Padir,
@@ -186,7 +185,7 @@ class TestNeeds:
         [
             *(
                 (
-                    "padir mask_predict constant sundae threshold entropy_bound renoise factor frechet",
+                    "padir mask_predict constant sundae threshold renoise factor",
                     each,
                     each,
                     ORDINARY,

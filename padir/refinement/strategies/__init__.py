@@ -17,7 +17,7 @@ from padir.checks import words_of
 from padir.errors import PadirError, nearest
 from padir.from_text import checked_call, module_of, own_instance, parse_call
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
+from padir.refinement.strategies.confidence import EasyFirst, Factor, Renoise, Threshold
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, PredictionRejecter, Rejecter, RewriteAll
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, PathPlanning, Remdm, SundaeSampling
 
@@ -31,12 +31,10 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "rejecter": Rejecter,
     "prediction_rejecter": PredictionRejecter,
     "threshold": Threshold,
-    "entropy_bound": EntropyBound,
     "block_gibbs": BlockGibbs,
     "independent_parallel": IndependentParallel,
     "renoise": Renoise,
     "factor": Factor,
-    "frechet": Frechet,
     "remdm": Remdm,
     "p2": PathPlanning,
 }

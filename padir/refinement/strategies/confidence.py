@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -60,29 +59,6 @@ class Threshold(Memoryless):
             least = jnp.maximum(1, masked_BL - still_masked(self.schedule, editable_BL, step + 1, num_steps))
         confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, canvas.masked_BL, canvas.segment_BL, least)
         return commit(canvas, best, confident_BL, memory)
-
-
-@checks.settings
-class EntropyBound(Memoryless):
-    """Writes as many masked positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
-
-    A step writes the masked positions of lowest entropy whose entropies, without the largest of them, sum to at most
-    gamma. This sum bounds the mutual information that is lost because the positions are written independently. One
-    position is always written, and the last step writes all. A sentence ends when no position is masked.
-
-    Attributes:
-      gamma: the bound in nats, at least 0; with 0 a step writes one position, or several if their entropies are 0.
-        Label smoothing of 0.1 over 8,000 ids leaves 1.2 nats at each position, even where the model is certain: take a
-        larger gamma for such a model (docs/results.md).
-    """
-
-    gamma: Annotated[float, partial(checks.at_least, 0)] = 0.5
-    stop = NothingOpen()
-
-    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        entropy_BL = entropies(output.logits_BLV)
-        bounded_BL = within_entropy(entropy_BL, canvas.masked_BL, canvas.segment_BL, self.gamma)
-        return commit(canvas, output.best(canvas.masked_BL), bounded_BL, memory)
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
@@ -152,14 +128,14 @@ class EasyFirst:
 
 
 @checks.settings
-class Frechet(Memoryless):
-    """Writes the most confident masked positions, as many as a bound on the sum of their doubts allows.
+class Factor(Memoryless):
+    """Writes the k most confident masked positions, with k + 1 times their largest doubt below a bound.
 
-    A position's doubt is 1 minus the probability of its most likely token. The sum of the doubts of the written
-    positions, with the largest doubt counted twice, must be below the bound. With the bound 1, the tokens of a step are
+    A position's doubt is 1 minus the probability of its most likely token. With the bound 1, the tokens of a step are
     also the most likely combination, even if the positions depend on each other (docs/theory.md). One position is
-    always written, and the last step writes all. A sentence ends when no position is masked. arXiv 2606.02955 proposes
-    this rule for diffusion language models (its project page states it).
+    always written, and the last step writes all. A sentence ends when no position is masked. It is the rule of
+    Fast-dLLM's paper (arXiv 2505.22618). Its public code also accepts a step's last masked position, if the rule
+    accepts all others.
 
     Attributes:
       bound: above 0; a larger bound writes more positions in a step and guarantees nothing.
@@ -172,36 +148,17 @@ class Frechet(Memoryless):
         best = output.best(canvas.masked_BL)
         score_BL = best[1]
         before_BLL = precedes(-score_BL, canvas.masked_BL, canvas.segment_BL)
-        within_BL = self._doubts(-jnp.expm1(score_BL), before_BLL) < self.bound
+        within_BL = (before_BLL.sum(-1) + 2) * -jnp.expm1(score_BL) < self.bound
         return commit(canvas, best, within_BL | ~before_BLL.any(-1), memory)
-
-    def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
-        """Sums the doubts of each position and all more confident positions; its own doubt counts twice."""
-        return jnp.where(before_BLL, doubt_BL[:, None, :], 0.0).sum(-1) + 2 * doubt_BL
-
-
-@dataclasses.dataclass(frozen=True)
-class Factor(Frechet):
-    """Writes the k most confident masked positions, with k + 1 times their largest doubt below a bound.
-
-    This is `Frechet` with the largest doubt in place of every doubt, so it never writes more positions in a step. It is
-    the rule of Fast-dLLM's paper (arXiv 2505.22618). Its public code also accepts a step's last masked position, if the
-    rule accepts all others.
-    """
-
-    def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
-        """Returns k + 1 times the doubt of the k-th most confident position."""
-        return (before_BLL.sum(-1) + 2) * doubt_BL
 
 
 @checks.settings
 class Renoise(Memoryless):
     """Accepts the tokens of lowest entropy within a bound, and gives all other positions fresh random pieces.
 
-    Each step judges all editable positions anew, so it can remask a token that later tokens contradict (`EntropyBound`
-    has the same bound, but keeps every token). Where the noise is a mask, a position is masked again instead. A
-    sentence ends when the decoder saw no noise and its argmax equals the tokens that it saw. The last step writes the
-    argmax everywhere.
+    Each step judges all editable positions anew, so it can remask a token that later tokens contradict. Where the noise
+    is a mask, a position is masked again instead. A sentence ends when the decoder saw no noise and its argmax equals
+    the tokens that it saw. The last step writes the argmax everywhere.
 
     With Renoise(0.1, 0.8, 0.4, 0.005) each step makes DiffusionGemma's canvas and ends its sentences
     (google-deepmind/gemma). There the result is the last canvas, random pieces included; in the library transformers it
@@ -209,7 +166,8 @@ class Renoise(Memoryless):
 
     Attributes:
       gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0. With a
-        bound near 0 every step accepts only one position. Label smoothing needs a larger bound (see `EntropyBound`).
+        bound near 0 every step accepts only one position. Label smoothing of 0.1 over 8,000 ids leaves 1.2 nats at each
+        position, even where the model is certain: take a larger bound for such a model (docs/results.md).
       temperature: temperature of the accepted tokens' draws and of the entropies. With 0 the tokens are the argmax, and
         the entropies are for temperature 1.
       final_temperature: in [0, temperature]; after t of T passes the temperature has fallen by t / T of the way from

@@ -111,7 +111,10 @@ def test_an_order_and_a_draw_by_other_numbers():
         (lambda u: u[0], "the index [0] of uniforms must be u[:, ...] or u[..., i]"),
         (lambda u: u[np.array([0])], "the index"),
         (lambda u: np.asarray(u), "uniforms are read as numbers"),
-        (lambda u: (u < np.array([0.2, 0.5, 0.7]), np.argsort(u))[1], "the order is taken of uniforms that were compared"),
+        (
+            lambda u: (u < np.array([0.2, 0.5, 0.7]), np.argsort(u))[1],
+            "the order is taken of uniforms that were compared",
+        ),
         (lambda u: (np.argsort(u), u < 0.5)[1], "after their order was taken"),
         (lambda u: (np.argsort(u), np.argsort(-u))[1], "taken twice: take it once"),
         (lambda u: np.argsort(u * np.array([0.2, 0.8, 1.0])), "the order is taken of uniforms that were compared"),
