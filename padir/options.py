@@ -45,7 +45,7 @@ class Option(NamedTuple):
     @property
     def names_file(self) -> bool:
         """True if a value may be the name of a file or folder, which a stranger's card must not choose."""
-        return self.shape in ("FILE", "HOW")
+        return self.shape in ("FILE", "DIR", "HOW")
 
 
 _REFINE: tuple[Mode, ...] = ("refine",)

@@ -1,8 +1,8 @@
 """The command line, `padir COMMAND`.
 
 `main` runs a command. `entry` lists all commands with their modules, `options` adds their options, and `arguments`
-turns parsed options into decoding options, models and corpora. The other modules each hold the commands of one group,
-which parse, call the library and print.
+turns parsed options into decoding options, models and corpora. The other modules hold the commands, which
+call the library and print.
 """
 
 from padir.cli.entry import build_parser, main

@@ -17,8 +17,9 @@ from typing import Any
 
 from padir.checks import takes, words_of
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.options import Decoding
+from padir.decoding.options import FROM_TEXT, Decoding
 from padir.decoding.ranker import NEEDS, RULES, CausalScore, reads_normalization
+from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.from_text import module_of
@@ -56,7 +57,7 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
 def reads_fusion(decoding: Decoding, config: ModelConfig) -> bool:
     """True if the writer for the options weighs in a table of bigrams: refining, prefix beams and greedy search do."""
     if mode_of(decoding, config) == "causal":
-        return decoding.beam == 1 and not decoding.temperature
+        return decoding.search == Beam(1, decoding.length_penalty)
     falls_back = decoding.fusion is not None and decoding.fusion.fallback
     return decoding.prefix_beam > 1 or config.geometry.is_sentence or falls_back
 
@@ -100,7 +101,7 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
         if OPTIONS[name].of_call:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
-    for name in (*OF_OBJECTS, "shortlist", "fusion"):
+    for name in FROM_TEXT:
         if not isinstance(value := options.get(name), str | None):
             expected = "text, such as 'threshold:tau=0.9' or 'my_module:Mine'"
             raise PadirError(f"a card's {name}", expected, value, "write it as on the command line")

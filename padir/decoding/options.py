@@ -172,7 +172,7 @@ class Decoding:
 
     def __post_init__(self):
         checks.check_fields(self)
-        for name, make in _FROM_TEXT.items():
+        for name, make in FROM_TEXT.items():
             if isinstance(value := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, make(value))
         kinds = (self.placeholders,) if isinstance(self.placeholders, str) else self.placeholders
@@ -222,7 +222,7 @@ class Decoding:
     @property
     def num_canvases(self) -> int:
         """The number of drafts that the mode "refine" makes of a sentence: each length, `num_drafts` times."""
-        return self.num_drafts * self.num_lengths
+        return self.num_refined // self.prefix_beam
 
     @property
     def num_refined(self) -> int:
@@ -318,7 +318,7 @@ def _rerank(text: str) -> Ranker | str:
     return own_instance(name, "rule", Ranker, values)
 
 
-_FROM_TEXT: dict[str, Any] = {
+FROM_TEXT: dict[str, Any] = {
     "strategy": parse_strategy,
     "canvas": _canvas,
     "shortlist": _shortlist,

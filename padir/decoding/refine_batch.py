@@ -83,6 +83,8 @@ class Drafts(NamedTuple):
 class RefineOptions:
     """The static options of `refine_drafts`; different values compile different programs.
 
+    `Refiner.steps` makes the same passes by `lay_out` and its own call of the loop: it must read what changes a pass.
+
     Attributes:
       max_target_length: L, the width of the canvas.
       rows_at_once: number of rows that the decoder processes together; None means all rows.

@@ -32,12 +32,12 @@ class Translation:
       trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
         and for a text that was written again because it lost a span or had an unknown word.
       truncated: True if the source was cut to the length that the model takes.
-      candidates: if requested (`Decoding.n_best`), the best hypotheses as translations of their own, best first. A text
-        that several hypotheses have is listed once, with its best score.
+      candidates: if requested (`Decoding.n_best`), the best hypotheses as translations of their own: this one, then the
+        others by falling rank. A text that several hypotheses have is listed once, where it comes first.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       fell_back: True if it was written from left to right, because refining left an unknown word (`Fusion.fallback`).
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
-        Hypotheses without such bytes come before others.
+        The best hypothesis without such bytes is taken, if there is one.
       alignment: if requested, links of source words and words of the text, as pairs of numbers in the order of the text
         (`Translator.align`).
       read_again: True if the causal side of a dual model read the hypotheses and chose (`CausalScore`).

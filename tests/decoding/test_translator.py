@@ -297,10 +297,21 @@ class TestSteps:
             assert tokens[-1] == "</s>" and scores[-1] is None  # EOS is given, not written
             assert np.mean(scores[:-1]) == pytest.approx(result.score, rel=1e-4)
 
-    def test_come_one_by_one(self, translator):
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"seed": 7},
+            {"strategy": "mask_predict"},
+            {"strategy": "threshold:tau=0.05"},
+            {"canvas": "uniform:rate=0.5"},
+        ],
+        ids=str,
+    )
+    def test_come_one_by_one(self, translator, options):
         """A step is yielded for each pass; the trace repeats the last step of a sentence that ended early."""
-        steps = [(step.pieces, step.log_probs) for step in translator.steps(TEXTS[1], num_steps=4)]
-        (result,) = translator.translate([TEXTS[1]], num_steps=4, trace=True)
+        steps = [(step.pieces, step.log_probs) for step in translator.steps(TEXTS[1], num_steps=4, **options)]
+        (result,) = translator.translate([TEXTS[1]], num_steps=4, trace=True, **options)
         assert len(steps) == result.passes + 1
         for (pieces, scores), (traced, traced_scores) in zip(steps, result.trace, strict=False):
             assert pieces == traced and scores == pytest.approx(traced_scores, abs=1e-4)

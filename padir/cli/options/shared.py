@@ -1,7 +1,7 @@
 """Options that several commands share.
 
-An option that is not given is None, and is left out of the call (`padir.cli.arguments.given`). So gin's value or the
-library's default holds. Nothing in `padir.cli.options` imports JAX.
+Most options that are not given are None, and are left out of the call (`padir.cli.arguments.given`). So gin's value or
+the library's default holds. Nothing in `padir.cli.options` imports JAX.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def settings_option(parser: argparse.ArgumentParser, owners: dict[str, dict[str,
       owners: help texts by parameter, for each function or dataclass of `padir`, such as "text.tokenizer:train".
     """
     settings = {name: (f"padir.{owner}", text) for owner, texts in owners.items() for name, text in texts.items()}
+    assert len(settings) == sum(map(len, owners.values())), "two owners have a setting of the same name"
     action = parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="further settings:")
     vars(action)["settings"] = settings
     parser.set_defaults(settings={name: owner for name, (owner, _) in settings.items()})
