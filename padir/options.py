@@ -109,8 +109,8 @@ LENGTHS = ("num_lengths", "length_window", "length_min_p")
 """The options that say which lengths are tried; with their defaults, it is one."""
 SEVERAL = (*LENGTHS, "prefix_beam", "num_drafts")
 """The options that give a refined sentence several hypotheses; with their defaults, it has one."""
-COUNTS = tuple(name for name in SEVERAL if OPTIONS[name].kind is int)
-"""Those of `SEVERAL` that are numbers, whose product is the number of hypotheses."""
+COUNTS = ("num_lengths", "prefix_beam", "num_drafts")
+"""Those of `SEVERAL` whose product is the number of hypotheses."""
 
 
 def choosing(names: Iterable[str]) -> dict[Mode, str]:

@@ -33,7 +33,7 @@ from padir.decoding.planned_drafts import SHORTEST
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.ranker import Rescore
 from padir.decoding.scoring import score_pairs
-from padir.decoding.sentences import Request, SentenceTranslator, make_writer
+from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.templates import Template, templates_of
 from padir.decoding.translation import TargetScore, Translation, restored
 from padir.distributed.processes import shared_out
@@ -390,7 +390,7 @@ def shared(translator: Translator) -> Translator:
     translations. They equal the translations of a single process. `translate` raises a PadirError if another process
     failed. It calls `progress` when all processes have finished their batches.
     """
-    return translator.with_writer(make_writer, _shared_out)
+    return translator.with_writer(translator._make_writer, _shared_out)
 
 
 def _shared_out(

@@ -76,7 +76,7 @@ def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
 def options_of_hypotheses(decoding: Decoding) -> str:
     """The options that set the number of hypotheses, in words; a mode of None counts as "refine"."""
     if decoding.mode == "causal":
-        return "num_drafts" if decoding.temperature else "beam"
+        return "num_drafts" if decoding.search.draws else "beam"
     return f"{', '.join(COUNTS[:-1])} or {COUNTS[-1]}"
 
 
@@ -103,8 +103,8 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
     for name in FROM_TEXT:
         if not isinstance(value := options.get(name), str | None):
-            expected = "text, such as 'threshold:tau=0.9' or 'my_module:Mine'"
-            raise PadirError(f"a card's {name}", expected, value, "write it as on the command line")
+            expected = "text, as on the command line, such as 'my_module:Mine:field=1'"
+            raise PadirError(f"a card's {name}", expected, value)
     for name in (name for name, option in OPTIONS.items() if option.names_file):  # strangers write cards
         known = (*RULES, *PRETRAINED) if name == "rerank" else ()
         value = options.get(name)
@@ -195,7 +195,7 @@ def _resolve_search(decoding: Decoding) -> Decoding:
     """`resolve` for writing from left to right."""
     if decoding.rerank in ("causal", CausalScore()):
         decoding = decoding.without("rerank")  # a search has the scores of the causal side
-    if decoding.num_drafts > 1 and not decoding.temperature:
+    if decoding.num_drafts > 1 and not decoding.search.draws:
         raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
     return decoding
 
@@ -210,9 +210,10 @@ def _resolve_refining(
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
     _check_limits(decoding, config.readout_rules)
-    if decoding.prefix_beam > 1 and decoding.num_drafts > 1:
-        remedy = "set prefix_beam or num_drafts to 1: the sentences are read out of one canvas"
-        raise PadirError("prefix_beam", "1 beside several num_drafts", decoding.prefix_beam, remedy)
+    if decoding.prefix_beam > 1 and decoding.num_canvases > 1:
+        several = "num_drafts" if decoding.num_drafts > 1 else "num_lengths"
+        remedy = f"set prefix_beam or {several} to 1: the sentences are read out of one canvas"
+        raise PadirError("prefix_beam", f"1 beside several {several}", decoding.prefix_beam, remedy)
     falls_back = decoding.fusion is not None and decoding.fusion.fallback
     check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
     if decoding.fusion is not None and "rejecter" in getattr(strategy, "needs", ()):

@@ -195,7 +195,7 @@ class Decoding:
         """These options with other values; a mode that the changes name or imply is the new one, as is mode=None.
 
         A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too. A change to
-        the mode "causal" without a temperature unsets `num_drafts`, because greedy and beam search draw no samples.
+        the mode "causal" whose search draws no samples, as greedy and beam search, unsets `num_drafts`.
 
         Raises:
           PadirError: there is no such option, or the changes belong to different modes.
@@ -211,9 +211,10 @@ class Decoding:
         mode = implied_mode(changes) or changes.get("mode", self.mode)
         reads = reads_normalization(changes.get("rerank", "own"))
         kept = self if reads else self.without("length_normalization")
-        if mode == "causal" != self.mode and not changes.get("temperature", self.temperature):
-            kept = kept.without("num_drafts")
-        return dataclasses.replace(kept, **(changes | {"mode": mode}))
+        made = dataclasses.replace(kept, **(changes | {"mode": mode}))
+        if mode == "causal" != self.mode and "num_drafts" not in changes and not made.search.draws:
+            return made.without("num_drafts")
+        return made
 
     def without(self, *names: str) -> Decoding:
         """These options with the defaults for the named options."""

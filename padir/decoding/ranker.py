@@ -29,8 +29,8 @@ class Ranker(Protocol):
     """Protocol of rules: a frozen dataclass that scores the hypotheses of every sentence of a batch; higher is better.
 
     It is called only for sentences with several hypotheses; others keep their writer's score. `needs` names the fields
-    of `Hypothesis` that it reads beside those that writers fill in: "text", "causal". On a CPU two threads may call a
-    rule that options name; a rule of somebody's own is called in the caller's thread.
+    of `Hypothesis` that it reads beside those that writers fill in: "text", "causal". On a CPU two threads may call
+    padir's own rules; a rule of somebody's own is called in the caller's thread.
     """
 
     @property
@@ -149,7 +149,10 @@ RULES: dict[str, Callable[[float], Ranker | None]] = {
     "mbr": lambda length_normalization: MinimumBayesRisk("chrf"),
     "mbr_bleu": lambda length_normalization: MinimumBayesRisk("bleu"),
 }
-"""Makers of the rules that need no other model, by name, from `Decoding.length_normalization`; None is the writer's."""
+"""Makers of the rules that need no other model, by name, from `Decoding.length_normalization`; None is the writer's.
+
+A rule with a field of this name must be given the number: options accept it beside such a rule.
+"""
 
 
 def reads_normalization(rerank: Ranker | str) -> bool:

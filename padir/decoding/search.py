@@ -52,13 +52,16 @@ class Extension:
 class Search(Protocol):
     """Protocol of searches: a frozen dataclass that chooses tokens, with its hyperparameters as fields.
 
-    `size` is N. `extend` takes logits (-inf for ids that are not allowed) and `log_z_BN`, the logsumexp of the logits
-    before ids were forbidden; it keeps every finished row. `score` grows with log_prob and with length. `over` is True
-    for sentences that need no further step.
+    `size` is N. `draws` is True if the rows of a sentence are random samples. `extend` takes logits (-inf for ids that
+    are not allowed) and `log_z_BN`, the logsumexp of the logits before ids were forbidden; it keeps every finished row.
+    `score` grows with log_prob and with length. `over` is True for sentences that need no further step.
     """
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def draws(self) -> bool: ...
 
     def extend(
         self,
@@ -90,6 +93,10 @@ class Beam:
 
     size: checks.Count = 5
     alpha: checks.NotNegative = 0.6
+
+    @property
+    def draws(self) -> bool:
+        return False
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         # The best N extensions of a sentence are among the best N of each row.
@@ -132,6 +139,10 @@ class Sampling:
 
     temperature: Annotated[float, partial(checks.at_least, 1e-6), partial(checks.below, 0, math.inf)] = 1.0
     size: checks.Count = 1
+
+    @property
+    def draws(self) -> bool:
+        return True
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         drawn_from_BNV = logits_BNV / self.temperature

@@ -283,7 +283,8 @@ class SentenceTranslator:
             writer = writer.first
         if not isinstance(writer, Refiner):
             if decoding.mode == "refine":
-                raise PadirError("only padir's own engine shows its steps", got=writer, remedy="leave with_writer out")
+                what = "only padir's own engine shows its steps"
+                raise PadirError(what, got=type(writer).__name__, remedy="leave with_writer out")
             raise _no_steps()
         return writer
 

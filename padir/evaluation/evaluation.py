@@ -127,9 +127,10 @@ def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, or
 def one_step(decoding: Decoding) -> Decoding:
     """Options of one step that run programs of the same shapes.
 
-    Where texts are compared, read by a causal side or aligned, the shapes depend on what all steps write.
+    Where texts are compared, read again, aligned or written again, the shapes depend on what all steps write.
     """
-    if decoding.ranker is not None or decoding.placeholders:
+    falls_back = decoding.fusion is not None and decoding.fusion.fallback
+    if decoding.ranker is not None or decoding.placeholders or falls_back:
         return decoding
     return dataclasses.replace(decoding, num_steps=1)
 

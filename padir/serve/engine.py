@@ -26,7 +26,7 @@ from padir.decoding.translation import Translation
 from padir.decoding.writer import Shapes
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.options import MODES
+from padir.options import MODES, OPTIONS, choosing
 from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher
 from padir.serve.messages import Limits, Refused, TranslateRequest
@@ -184,9 +184,13 @@ class Engine:
         Raises:
           Refused: 422 if the request has fields of refining, and another mode.
         """
-        names = ("num_steps", self.counted_by, "strategy")
+        names = {each.name for each in dataclasses.fields(request)} & OPTIONS.keys() - {
+            "mode",
+            "n_best",
+            "placeholders",
+        }
         given: dict[str, Any] = {name: value for name in names if (value := getattr(request, name)) is not None}
-        refines = bool(given) or request.trace
+        refines = "refine" in choosing(given) or request.trace
         mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
         if refines and mode != "refine":
             what = f"the mode {mode!r} takes only text, split, placeholders and n_best: leave the other fields out"

@@ -161,9 +161,16 @@ class TestSampling:
         assert len({tuple(tokens) for tokens in rows.tokens_BNL[0].tolist()}) > 4
 
 
-@pytest.fixture(params=[Beam(1), Beam(3), Sampling(size=2), Sampling(0.7)], ids=str)
+SEARCHED = [Beam(1), Beam(3), Sampling(size=2), Sampling(0.7)]
+
+
+@pytest.fixture(params=SEARCHED, ids=str)
 def search(request):
     return request.param
+
+
+def test_every_search_is_tested():
+    assert {type(each) for each in SEARCHED} == {*SEARCHES.values()}
 
 
 class TestSearch:

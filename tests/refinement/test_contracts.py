@@ -28,7 +28,7 @@ from support.fakes import (
 )
 from support.refusals import refused
 
-from padir.refinement import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady, from_tokens, restore
+from padir.refinement import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady, from_tokens, restore, stop
 from padir.refinement.corruption import CORRUPTIONS, Mask, Uniform, draft
 from padir.refinement.loop import advance, begin, propose, refine, steps
 from padir.refinement.protocols import Corruption, Stop, Strategy
@@ -379,6 +379,11 @@ RULES = [
     *(Never(), NothingOpen(), Fixpoint(), Cycle(), Steady(), Agreed(), Agreed(of_written=False)),
     *(Repetition(), Repetition(sweep=True), Confident()),
 ]
+
+
+def test_every_rule_is_tested():
+    known = {each for each in vars(stop).values() if getattr(each, "__module__", "") == stop.__name__}
+    assert {each for each in known if hasattr(each, "step")} == {type(each) for each in RULES} - {Confident}
 
 
 @functools.partial(jax.jit, static_argnums=0)
