@@ -379,12 +379,11 @@ exit 130
     )
     terminal, end = pty.openpty()
     process = subprocess.Popen(
-        ["setsid", "--ctty", host, "tpu", *STUDENT],
+        ["env", "--default-signal=HUP", "setsid", "--ctty", host, "tpu", *STUDENT],  # the tests may run under nohup
         env=machine,
         stdin=end,
         stdout=end,
         stderr=end,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
     )
     os.close(end)
     shown = ""
