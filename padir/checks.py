@@ -305,7 +305,8 @@ def fits(value: Any, hint: Any) -> bool:
         return any(fits(value, option) for option in typing.get_args(hint))
     origin = typing.get_origin(hint)
     if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in typing.get_args(hint))
+        kinds = (type(each) for each in typing.get_args(hint))
+        return any(fits(value, kind) for kind in kinds) and value in typing.get_args(hint)
     if origin in (tuple, Sequence):
         of = typing.get_args(hint)[0]
         return isinstance(value, list | tuple) and all(fits(item, of) for item in value)

@@ -99,7 +99,7 @@ search {ctc[True]} ([table](speed.md#one-pass-against-greedy-search))."""
 
 
 def similarity() -> str:
-    """How often a neural metric orders two systems as BLEU does."""
+    """The share of pairs of systems that a neural metric orders as BLEU does."""
     rows = [*load("general_de_en_tatoeba"), *load("general_de_en_ctc_tatoeba")]
     pairs = [*itertools.combinations([(score(row, "bleu"), score(row, "similarity")) for row in rows], 2)]
     others = [abs(a[0] - b[0]) for a, b in pairs if (a[0] - b[0]) * (a[1] - b[1]) <= 0]
@@ -108,7 +108,7 @@ pass](speed.md#one-pass-against-greedy-search), as BLEU does. The others differ 
 
 
 def updates() -> str:
-    """How far the systems of the components were from trained."""
+    """Right outputs of the paper's objective by number of updates, in two sentences."""
     runs = json.loads((RESULTS / "components.json").read_text())
     long, short = (
         statistics.mean(run["right"]["padir 4"] for name, run in runs.items() if name.rpartition("_")[0] == system)
@@ -143,7 +143,7 @@ def blank_penalty() -> str:
 
 
 def one_pass_behind() -> str:
-    """How far one pass of `de_en_ctc`, and a choice of five, are behind other systems."""
+    """Differences in BLEU of one pass of `de_en_ctc`, and of a choice of five, to other systems."""
     said = json.loads((RESULTS / "shipped_compare.json").read_text())
     lines = []
     for label, other in (
@@ -173,7 +173,7 @@ def paper_bleu() -> str:
 
 
 def differences() -> str:
-    """What `padir compare` says of the shipped models, and the sentences without near twins."""
+    """Differences of the shipped models by `padir compare`, and their scores without near twins."""
     said = json.loads((RESULTS / "shipped_compare.json").read_text())
 
     def apart(pair: str) -> tuple[str, str]:

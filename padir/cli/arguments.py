@@ -77,9 +77,15 @@ def named_values(assignments: Iterable[str], option: str) -> dict[str, Any]:
 def decoding_values(assignments: Iterable[str], option: str) -> dict[str, Any]:
     """Decoding options as words NAME=VALUE, by name; imports the modules of the classes that they name."""
     values = named_values(assignments, option)
-    for name in values.keys() & {*OF_OBJECTS}:
-        import_own(str(values[name]))
+    _import_owns(values)
     return values
+
+
+def _import_owns(options: Mapping[str, Any]) -> None:
+    """Import the modules of the classes of one's own that decoding options name."""
+    for name in OF_OBJECTS:
+        if isinstance(text := options.get(name), str):
+            import_own(text)
 
 
 def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
@@ -128,8 +134,7 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **valu
         config.check_overrides()
     said = {name: getattr(args, name) for name in options_given(args)} | values
     changes: Any = {name: value for name, value in said.items() if value is not None}
-    for name in changes.keys() & {*OF_OBJECTS}:
-        import_own(changes[name])
+    _import_owns(changes)
     return default.changed(**changes)
 
 
@@ -144,7 +149,7 @@ def import_own(text: str) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:  # of somebody else's module
-            absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module)
+            absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
             remedy = "set PYTHONPATH to the folder of its module" if absent else "mend this module"
             raise PadirError(f"{module} of {text} cannot be imported ({first_line(error)})", remedy=remedy) from None
 

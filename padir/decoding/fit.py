@@ -58,8 +58,7 @@ def reads_fusion(decoding: Decoding, config: ModelConfig) -> bool:
     """True if the writer for the options weighs in a table of bigrams: refining, prefix beams and greedy search do."""
     if mode_of(decoding, config) == "causal":
         return decoding.search == Beam(1, decoding.length_penalty)
-    falls_back = decoding.fusion is not None and decoding.fusion.fallback
-    return decoding.prefix_beam > 1 or config.geometry.is_sentence or falls_back
+    return decoding.prefix_beam > 1 or config.geometry.is_sentence or decoding.falls_back
 
 
 def unread_fusion() -> PadirError:
@@ -97,8 +96,8 @@ def of_card(options: Mapping[str, Any]) -> Decoding:
       PadirError: there is no such option, it has a wrong value, or each translation sets it, as it does the mode; or
         it names something that is not in a model directory.
     """
-    for name in options.keys() & OPTIONS.keys():
-        if OPTIONS[name].of_call:
+    for name in (name for name, option in OPTIONS.items() if option.of_call):
+        if name in options:
             what = f"a card cannot set {name}, which each translation sets"
             raise PadirError(what, got=options[name], remedy=f"remove {name}")
     for name in FROM_TEXT:
@@ -214,15 +213,14 @@ def _resolve_refining(
         several = "num_drafts" if decoding.num_drafts > 1 else "num_lengths"
         remedy = f"set prefix_beam or {several} to 1: the sentences are read out of one canvas"
         raise PadirError("prefix_beam", f"1 beside several {several}", decoding.prefix_beam, remedy)
-    falls_back = decoding.fusion is not None and decoding.fusion.fallback
     check_strategy(strategy, canvas=canvas, trained=own_corruption, config=config)
     if decoding.fusion is not None and "rejecter" in getattr(strategy, "needs", ()):
         remedy = "leave fusion out, or take another strategy"
         raise PadirError("the rejecter judges the model's own predictions, which fusion replaces", remedy=remedy)
-    if falls_back and not config.dual:
+    if decoding.falls_back and not config.dual:
         remedy = "leave it out, or take a dual model"
         raise PadirError("fusion's fallback needs a model that also writes from left to right", remedy=remedy)
-    if falls_back and decoding.num_hypotheses > 1 and decoding.ranker is not None:
+    if decoding.falls_back and decoding.num_hypotheses > 1 and decoding.ranker is not None:
         what = "fusion's fallback reads the writer's own order"
         raise PadirError(what, got=f"rerank {decoding.rerank}", remedy="set rerank to own, or leave the fallback out")
     if decoding.num_drafts > 1 and canvas.deterministic:

@@ -246,6 +246,11 @@ class Decoding:
         return getattr(self.strategy, "drops_repeats", False) if self.drop_repeats is None else self.drop_repeats
 
     @property
+    def falls_back(self) -> bool:
+        """True if a sentence with an unknown word is written again from left to right (`Fusion.fallback`)."""
+        return self.fusion is not None and self.fusion.fallback
+
+    @property
     def ranker(self) -> Ranker | None:
         """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names; None for the writer's."""
         rerank = self.rerank

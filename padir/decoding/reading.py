@@ -18,7 +18,7 @@ from padir.decoding.scoring import with_causal_scores
 from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
-from padir.text.ids import UNK, Ids
+from padir.text.ids import PADDING, UNK, Ids
 
 
 def best_translations(
@@ -79,10 +79,11 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
         expected = f"at least one hypothesis for each of {len(sources)} sentences"
         raise PadirError("what Writer.write gives", expected, counts, "give one list for each sentence")
     if written.encoded is not None:
-        for source, row_S in zip(sources, written.encoded.source_BS, strict=False):
-            if row_S[: len(source.tokens)].tolist() != source.tokens or row_S[len(source.tokens) :].any():
-                remedy = "leave it None, or encode the sentences of the batch in their order"
-                raise PadirError("Written.encoded is of other sentences than the batch", remedy=remedy)
+        rows = written.encoded.source_BS[: len(sources)].tolist()
+        width = written.encoded.source_BS.shape[1]
+        if rows != [[*each.tokens, *[PADDING] * (width - len(each.tokens))] for each in sources]:
+            remedy = "leave it None, or encode the sentences of the batch in their order"
+            raise PadirError("Written.encoded is of other sentences than the batch", remedy=remedy)
     end = ids.end_regular + ids.num_placeholders
     for source, own in zip(sources, written.hypotheses, strict=True):
         for each in own:

@@ -73,7 +73,7 @@ def make_writer(loaded: LoadedModel, decoding: Decoding, *, trace: bool, shapes:
     """
     if decoding.mode == "refine":
         refiner = Refiner(loaded, decoding, trace, shapes)
-        return with_fallback(refiner) if decoding.fusion and decoding.fusion.fallback else refiner
+        return with_fallback(refiner) if decoding.falls_back else refiner
     if trace:
         raise _no_steps()
     return Searcher(loaded, decoding, shapes)

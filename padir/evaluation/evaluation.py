@@ -94,12 +94,10 @@ def evaluate(
         scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
         oscillating = 100 * sum(result.oscillated for result in results) / len(results)
         scores["oscillating"] = Score("oscillating", oscillating, "")
-        if decoding.fusion is not None and decoding.fusion.fallback:
+        if decoding.falls_back:
             again = 100 * sum(result.fell_back for result in results) / len(results)
             scores["fallback"] = Score("fallback", again, "")
     scores |= _counts(results, cut)
-    reference_tokens = sum(_reference_lengths(translator, test_set)) / len(results)
-    scores["reference_tokens"] = Score("reference_tokens", reference_tokens, "tok:model|eos:yes")
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
     return Evaluation(scores, hypotheses, [result.passes for result in results])
 
@@ -129,8 +127,7 @@ def one_step(decoding: Decoding) -> Decoding:
 
     Where texts are compared, read again, aligned or written again, the shapes depend on what all steps write.
     """
-    falls_back = decoding.fusion is not None and decoding.fusion.fallback
-    if decoding.ranker is not None or decoding.placeholders or falls_back:
+    if decoding.ranker is not None or decoding.placeholders or decoding.falls_back:
         return decoding
     return dataclasses.replace(decoding, num_steps=1)
 
@@ -151,6 +148,12 @@ def _target_lengths(
 def _reference_lengths(translator: Translator, test_set: TestSet) -> list[int]:
     """Lengths of the references in the model's tokens, EOS included."""
     return [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
+
+
+def reference_tokens(translator: Translator, test_set: TestSet) -> dict[str, Score]:
+    """Mean length of the references in the model's tokens, EOS included."""
+    lengths = _reference_lengths(translator, test_set)
+    return {"reference_tokens": Score("reference_tokens", sum(lengths) / len(lengths), "tok:model|eos:yes")}
 
 
 def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from padir.decoding.fit import filled, mode_of, modes_of
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, one_step, warm_up
+from padir.evaluation.evaluation import (
+    Evaluation,
+    Metric,
+    TestSet,
+    evaluate,
+    length_recall,
+    one_step,
+    reference_tokens,
+    warm_up,
+)
 from padir.metrics.scores import Score
 from padir.options import LENGTHS, foreign
 from padir.translator import Translator
@@ -159,6 +168,7 @@ class _Model:
         self.test_set = test_set
         self.metrics = metrics
         self.recall = length_recall(translator, test_set)
+        self.length = reference_tokens(translator, test_set)
         self.compiled: set[tuple[Decoding, bool]] = set()
 
     def row(self, decoding: Decoding, oracle: bool) -> Row:
@@ -180,7 +190,7 @@ class _Model:
             )
         except PadirError as error:
             return dataclasses.replace(row, note=str(error))
-        scores = evaluation.scores | self.recall if refines and not oracle else evaluation.scores
+        scores = evaluation.scores | self.length | (self.recall if refines and not oracle else {})
         return dataclasses.replace(row, evaluation=dataclasses.replace(evaluation, scores=scores))
 
 

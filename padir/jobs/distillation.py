@@ -323,8 +323,8 @@ def to_json(value: Any) -> Any:
         if isinstance(value, Decoding) and isinstance(value.rerank, str) and value.rerank not in RULES:
             fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}
         return {"class": type(value).__name__, **fields}
-    if callable(value):  # a function of somebody's own rule
-        return f"{value.__module__}:{value.__qualname__}"
+    if callable(value):  # of somebody's own rule: a function, or an object that can be called
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     return [to_json(each) for each in value] if isinstance(value, tuple) else value
 
 

@@ -184,12 +184,10 @@ class Engine:
         Raises:
           Refused: 422 if the request has fields of refining, and another mode.
         """
-        names = {each.name for each in dataclasses.fields(request)} & OPTIONS.keys() - {
-            "mode",
-            "n_best",
-            "placeholders",
-        }
-        given: dict[str, Any] = {name: value for name in names if (value := getattr(request, name)) is not None}
+        fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
+        apart = ("mode", "n_best", "placeholders")
+        names = [name for name in fields if name in OPTIONS and name not in apart]
+        given: dict[str, Any] = {name: fields[name] for name in names if fields[name] is not None}
         refines = "refine" in choosing(given) or request.trace
         mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
         if refines and mode != "refine":
