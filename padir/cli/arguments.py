@@ -32,7 +32,7 @@ from padir.distributed.processes import agreed
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, first_line, nearest
 from padir.evaluation import TestSet
-from padir.from_text import module_of
+from padir.from_text import module_of, own_object
 from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.models.config import ModelConfig
 from padir.options import OF_OBJECTS, OPTIONS, choosing, foreign
@@ -246,9 +246,9 @@ def _check_all_are_read(asked: Mapping[str, str], used: Sequence[tuple[Decoding,
 def _check_choice(args: argparse.Namespace, used: Sequence[Decoding]) -> None:
     """Refuse --rerank of a single hypothesis, and an --n_best above the number of hypotheses.
 
-    The gaps of a --template make several hypotheses, too: the library checks those.
+    The gaps of a --template make several hypotheses, too, and so may a --writer: the library checks those.
     """
-    if getattr(args, "template", None):
+    if getattr(args, "template", None) or getattr(args, "writer", None):
         return
     most = max(used, key=lambda each: each.num_hypotheses)
     rerank = getattr(args, "rerank", None) or "own"
@@ -270,10 +270,16 @@ def named_model(model: str) -> tuple[str, str]:
 
 
 def load_model(args: argparse.Namespace, sharding: Sharding | None = None, folder: str = "") -> Translator:
-    """Load a folder's model, by default that of --model, at --step."""
+    """Load a folder's model, by default that of --model, at --step, with the engine of --writer."""
     folder = folder or args.model
     with told(f"loading {folder}"):
-        return Translator.load(folder, step=args.step, sharding=sharding)
+        translator = Translator.load(folder, step=args.step, sharding=sharding)
+    if writer := getattr(args, "writer", None):
+        if not module_of(writer):
+            raise PadirError("--writer", "MODULE:NAME, a function that makes a writer", writer)
+        import_own(writer)
+        translator = translator.with_writer(own_object(writer, "writer"))
+    return translator
 
 
 def load_with_options(
@@ -290,8 +296,9 @@ def load_with_options(
 def load_models(
     args: argparse.Namespace, models: Iterable[str], sharding: Sharding | None = None
 ) -> list[tuple[str, Translator]]:
-    """Load every model, as DIR or NAME=DIR, at --step."""
-    return [(name, load_model(args, sharding, folder)) for name, folder in map(named_model, models)]
+    """Load every model, as DIR or NAME=DIR, at --step; an engine of one's own belongs to its name."""
+    engine = f", {writer}" if (writer := getattr(args, "writer", None)) else ""
+    return [(f"{name}{engine}", load_model(args, sharding, folder)) for name, folder in map(named_model, models)]
 
 
 def sharding_of(args: argparse.Namespace) -> Sharding:

@@ -76,7 +76,7 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
         return _benchmark_training(args, extent)
     files = [name.endswith(".gin") for name in args.model or ()]
     random = any(files)
-    if random and (args.task or files_of(args) or not all(files)):
+    if random and (args.task or args.languages or args.data_dir or files_of(args) or not all(files)):
         raise PadirError(
             "give either gin files, or models and a test set: gin files make models of random weights, for which no"
             " test set is read"
@@ -141,7 +141,7 @@ def _settings() -> TrainConfig:
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
-    for name in ("model", "ctranslate2", "task", *files_of(args), *options_given(args)):
+    for name in ("model", "ctranslate2", "task", *files_of(args), "data_dir", "languages", *options_given(args)):
         if getattr(args, name, None) not in (None, []):
             raise PadirError(f"--steps times training, which does not read --{name}: leave one of them out")
     names = named_folders(args)
@@ -278,6 +278,7 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     decoding = decoding_of(args, own)
     model = args.model or MODEL
     translator, test_set = Translator.load(model), test_set_of(args)
+    check_options(args, (str(model), translator.card.config, [decoding]))
     found = analysis.run(
         args.subject, translator, test_set, decoding, options, name=str(model), output=args.output, tell=tell
     )

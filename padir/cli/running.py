@@ -118,6 +118,8 @@ def _paths(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     for name, shape in args.paths.items():
         value = getattr(args, name) or []
         for path in value if isinstance(value, list) else [value]:
+            if not os.path.exists(path) and os.path.exists(file := path.partition("=")[2]):
+                path = file  # of NAME=FILE
             yield from ((name, f"{path}{end}") for end in (_TABLES if shape == "NAME" else ("",)))
 
 

@@ -94,7 +94,9 @@ class Rescore:
             raise PadirError(what, got=target_language, remedy="name a model of the same languages")
         repeated = [source for source, row in zip(sources, hypotheses, strict=True) for _ in row]
         texts = [hypothesis.text or "" for row in hypotheses for hypothesis in row]
-        assert self.score_fn is not None
+        if self.score_fn is None:
+            what = f"this rule only names the model {self.name}"
+            raise PadirError(what, remedy="make it by padir.translator.rescorer, or translate by a Translator")
         scored = iter(self.score_fn(repeated, texts))
         return [
             [

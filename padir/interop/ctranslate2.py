@@ -89,6 +89,7 @@ class CTranslate2Engine:
         shortest: int = 2,
         batch_size: int = 0,
         scores: bool = True,
+        hypotheses: int = 1,
     ) -> Any:
         """Searches for the best translation of each source; returns CTranslate2's results.
 
@@ -97,6 +98,7 @@ class CTranslate2Engine:
           longest, shortest: limits of the number of tokens, with EOS, for all sources.
           batch_size: sources in a batch, sorted by length; 0: all of them, in their order.
           scores: compute log-probabilities, which greedy search does not need.
+          hypotheses: number of translations of each source, at most the size of the beam.
         """
         return self.engine.translate_batch(
             [list(map(str, tokens)) for tokens in sources],
@@ -108,14 +110,16 @@ class CTranslate2Engine:
             min_decoding_length=shortest - 1,
             suppress_sequences=[[str(i)] for i in self.banned],
             return_scores=scores,
+            num_hypotheses=hypotheses,
             use_vmap=self.listed,
         )
 
-    def hypothesis(self, result: Any, limit: int) -> Hypothesis:
-        """One of CTranslate2's results; tokens beyond the limit, EOS included, are left out."""
-        tokens = [int(word) for word in result.hypotheses[0]][: limit - 1]
-        score = result.scores[0] if result.scores else float("nan")
-        return Hypothesis(tokens, score, passes=len(tokens) + 1)
+    def hypotheses(self, result: Any, limit: int) -> list[Hypothesis]:
+        """The translations of one source; tokens beyond the limit, EOS included, are left out."""
+        rows = [[int(word) for word in words][: limit - 1] for words in result.hypotheses]
+        scores = result.scores or [float("nan")] * len(rows)
+        passes = 1 + max(map(len, rows))
+        return [Hypothesis(*each, passes) for each in zip(rows, scores, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,17 +136,19 @@ class CTranslate2Writer:
 
     @property
     def most_hypotheses(self) -> int:
-        return 1
+        return self.search.size
 
     def write(self, sources: Sequence[SourceSentence]) -> Written:
-        """Writes the best translation of each source; translations beyond padir's limit of tokens are cut."""
+        """Writes the beam of each source; translations beyond padir's limit of tokens are cut."""
         if any(source.target_length is not None or source.template is not None for source in sources):
             raise PadirError("CTranslate2 takes no target_lengths and no template: leave them out")
         limits = length_limits([len(source.tokens) for source in sources], self.max_length)
-        results = self.engine.write([source.tokens for source in sources], self.search, longest=max(limits))
+        size = self.search.size
+        tokens = [source.tokens for source in sources]
+        results = self.engine.write(tokens, self.search, longest=max(limits), hypotheses=size)
         found = zip(results, limits, strict=True)
-        hypotheses = [[self.engine.hypothesis(result, limit)] for result, limit in found]
-        return Written(hypotheses, searched=self.search.size)
+        hypotheses = [self.engine.hypotheses(result, limit) for result, limit in found]
+        return Written(hypotheses, searched=size)
 
 
 def in_ctranslate2(translator: Translator, compute_type: str) -> Translator:

@@ -106,6 +106,8 @@ DATA, FILES = "--data {built}/data --split validation", "--input {built}/validat
         (f"evaluate {DATA} --metric bleurt={{built}}", "is no BLEURT checkpoint"),
         (f"evaluate {DATA} --metric bleurt", "metric must be bleurt=DIR, known_words=FILE or"),
         (f"evaluate {DATA} --metric os:nothing", "the module os has no nothing: write the metric as MODULE:NAME"),
+        (f"evaluate {DATA} --writer os:nothing", "the module os has no nothing: write the writer as MODULE:NAME"),
+        (f"evaluate {DATA} --writer nothing", "--writer must be MODULE:NAME, a function that makes a writer, got"),
         (f"evaluate {DATA} --gin.Decoding.canvas=@Mask()", "or train with that noise"),
         (f"evaluate {DATA} --num_steps 4 0", "num_steps must be at least 1, got 0"),  # before any work
         (f"evaluate {DATA} --task toy_de_en", "give either --data, or --task or files, not both"),

@@ -288,6 +288,7 @@ def test_memory_of_a_million_lines_is_that_of_ten_thousand(model, tmp_path):
         "evaluate --model de_en_ar --languages de-en --test table.csv --output table",
         "translate --mode refine --output new.txt --html ./new.txt Haus",
         "evaluate --model de_en --data data --metric known_words=in.txt --gin_file g.gin --json new.md --output new",
+        "evaluate --model de_en --data data --metric known_words=new.md --output new",
     ],
 )
 def test_no_file_of_results_replaces_another_one(command, tmp_path, monkeypatch, capsys):
@@ -297,6 +298,7 @@ def test_no_file_of_results_replaces_another_one(command, tmp_path, monkeypatch,
         "table.csv": "Haus,house\n",
         "in.txt": "Haus\n",
         "ref.txt": "house\n",
+        "new.md": "house\n",
         "g.gin": "Decoding.seed = 1\n",
     }
     for name, text in files.items():

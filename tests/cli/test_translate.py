@@ -7,7 +7,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from support.commands import refused, run
+from support.commands import refused, results, run
 
 from padir.cli import main
 from padir.decoding.options import Decoding
@@ -292,3 +292,25 @@ class TestRefused:
         ):
             assert words in refused(capsys, f"translate --model {tmp_path}/{name}")
         assert f"no model directory {tmp_path}/nowhere" in refused(capsys, f"translate --model {tmp_path}/nowhere")
+
+
+def test_a_writer_of_ones_own(built, short, tmp_path, capsys, monkeypatch):
+    (tmp_path / "engines.py").write_text(
+        "from padir.decoding import Hypothesis, Written\n\n\n"
+        "class Counts:\n"
+        "    most_hypotheses = 2\n\n"
+        "    def write(self, sources):\n"
+        "        return Written([[Hypothesis([100] * n, -float(n), 1) for n in (1, 2)] for _ in sources])\n\n\n"
+        "def make(loaded, decoding, *, trace, shapes):\n"
+        "    return Counts()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    tokenizer = Translator.load(short).tokenizer
+    written = [tokenizer.decode([100] * n) for n in (1, 2)]
+    command = f"translate --model {short} --writer engines:make --n_best 2 --jsonl"
+    status, out, errors = run(capsys, command, "eins zwei drei")
+    assert status == 0, errors
+    assert [each["text"] for each in json.loads(out)["candidates"]] == written
+    data = f"--data {built}/data --split validation"
+    rows, _ = results(capsys, tmp_path / "x.json", f"evaluate --model a={short} {data} --writer engines:make")
+    assert [row["model"] for row in rows] == ["a, engines:make"] and rows[0]["scores"]["bleu"]["value"] == 0

@@ -65,6 +65,9 @@ class TestRescore:
             [-3.0, -7.0]
         ]
 
+    def test_a_rule_that_only_names_a_model_scores_nothing(self):
+        refuses(ranker_of("de_en_ar"), "only names the model de_en_ar", ["eins"], [[SHORT, LONG]], target_language="en")
+
 
 class TestMinimumBayesRisk:
     def test_the_text_that_most_agree_with_wins(self):

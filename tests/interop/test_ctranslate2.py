@@ -20,6 +20,16 @@ GREEDY = Decoding(beam=1)
 SENTENCES = ["eins zwei drei", "", "vier", "null " * 40]
 
 
+@dataclasses.dataclass(frozen=True)
+class Shortest:
+    """The rule that the hypothesis of the fewest characters is the best."""
+
+    needs = frozenset({"text"})
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        return [[-float(len(each.text)) for each in row] for row in hypotheses]
+
+
 @pytest.fixture(scope="module")
 def translator(tokenizer):
     return random_translator(tokenizer, causal=True, encoder_layers=2, decoder_layers=2)
@@ -32,6 +42,14 @@ def test_translations_are_padirs(translator):
     for mine, its in zip(ours, theirs, strict=True):
         assert (its.text, its.length) == (mine.text, mine.length)
     assert len({each.length for each in ours}) == 3  # each sentence has its own limit, in one call
+
+
+def test_its_beam_is_listed_and_ranked(translator):
+    engine = in_ctranslate2(translator, "float32")
+    options = {"beam": 3, "n_best": 3}
+    first, best = (engine.translate(["vier"], **options, rerank=each)[0] for each in ("own", Shortest()))
+    assert len(first.candidates) == 3 and first.score == max(each.score for each in first.candidates)
+    assert len(best.text) < len(first.text) and best.hypotheses == first.hypotheses == 3
 
 
 @pytest.mark.parametrize(

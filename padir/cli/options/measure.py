@@ -9,6 +9,7 @@ from padir.cli.options.shared import (
     settings_option,
     step_option,
     test_set_options,
+    writer_option,
 )
 from padir.cli.parser import Parser
 from padir.options import OPTIONS
@@ -37,6 +38,7 @@ def evaluate_options(parser: Parser) -> None:
     about = "models, with their names in the table"
     parser.add_argument("--model", required=True, nargs="+", metavar="[NAME=]DIR", help=about)
     step_option(parser)
+    writer_option(parser)
     oracle = {"oracle_lengths": "add rows with the lengths of the references"}
     settings_option(parser, {"evaluation:evaluate_all": oracle})
     metric = (
@@ -44,7 +46,7 @@ def evaluate_options(parser: Parser) -> None:
         " with a word that these texts of the target language do not have | MODULE:NAME, a metric of your own"
     )
     tokenize_option(parser)
-    parser.add_argument("--metric", nargs="+", default=[], metavar="NAME", help=metric)
+    parser.add_argument("--metric", nargs="+", default=[], metavar="HOW", help=metric)
     about = "write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
     parser.add_argument("--output", metavar="NAME", help=about)
     test_set_options(parser, "train", "validation", "test")

@@ -87,6 +87,12 @@ def model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=MODEL, metavar="DIR", help=about)
 
 
+def writer_option(parser: argparse.ArgumentParser) -> None:
+    """Add --writer, which names an engine of one's own."""
+    about = "write with an engine of your own, which this function makes (docs/cookbook.md)"
+    parser.add_argument("--writer", metavar="MODULE:NAME", help=about)
+
+
 def step_option(parser: argparse.ArgumentParser) -> None:
     """Add --step, which chooses a checkpoint of a training run."""
     about = "step of a training run's checkpoint to use (default: the finished model, else the newest checkpoint)"

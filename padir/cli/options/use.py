@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from padir.cli.options.shared import decoding_options, model_option, settings_option, step_option
+from padir.cli.options.shared import decoding_options, model_option, settings_option, step_option, writer_option
 from padir.cli.parser import Parser, setting
 
 
@@ -19,6 +19,7 @@ def translate_options(parser: Parser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help=about)
     model_option(parser)
     step_option(parser)
+    writer_option(parser)
     parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
     parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
     about = "write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated"
@@ -68,6 +69,7 @@ def serve_options(parser: Parser) -> None:
     """
     model_option(parser)
     step_option(parser)
+    writer_option(parser)
     about = "address to listen at (127.0.0.1: reachable from this machine only)"
     parser.add_argument("--host", default="127.0.0.1", help=about)
     parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")

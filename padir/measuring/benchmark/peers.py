@@ -88,5 +88,5 @@ class Peer(System):
             shortest = 2
         results = self.searcher.write(sources, search, longest=longest, shortest=shortest, scores=False)
         yield "encode and write", results
-        written = Written([[self.searcher.hypothesis(result, longest)] for result in results])
+        written = Written([self.searcher.hypotheses(result, longest) for result in results])
         yield "choose and detokenise", self.batch_translator(batch).read(texts, written)
