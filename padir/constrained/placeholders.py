@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from padir.decoding.options import MOST_ROWS, Decoding
 from padir.decoding.sentences import Request, SentenceTranslator
 from padir.decoding.templates import Template
-from padir.decoding.translation import Translation, clean, one_line
+from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.text.cleaning import clean, one_line
 from padir.text.marks import Marked, mark
 
 _MOST_FORCED = 3  # lost marks of a sentence that are forced, one after the other

@@ -12,10 +12,10 @@ from padir.decoding.hypothesis import Hypothesis, SourceSentence
 from padir.decoding.reading import by_rank, first_whole, ranks_of
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
-from padir.decoding.translation import broken, text_of
 from padir.decoding.writer import Writer, Written
 from padir.errors import PadirError
 from padir.options import foreign
+from padir.text.cleaning import broken, text_of
 from padir.text.tokenizer import Tokenizer
 
 

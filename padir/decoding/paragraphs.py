@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from padir.decoding.translation import EMPTY_LINE, Translation, one_line
+from padir.decoding.translation import EMPTY_LINE, Translation
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
+from padir.text.cleaning import one_line
 from padir.text.sentences import Paragraph
 
 

@@ -15,9 +15,10 @@ from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import Ranker
 from padir.decoding.scoring import with_causal_scores
-from padir.decoding.translation import StepTrace, Translation, broken, clean, text_of
+from padir.decoding.translation import StepTrace, Translation
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
+from padir.text.cleaning import broken, clean, text_of
 from padir.text.ids import PADDING, UNK, Ids
 
 

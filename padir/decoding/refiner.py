@@ -26,12 +26,12 @@ from padir.decoding.options import Decoding
 from padir.decoding.planned_drafts import PlannedDraft, planned_drafts
 from padir.decoding.ranker import length_normalised
 from padir.decoding.refine_batch import DraftInputs, Drafts, ModelDecoder, RefineOptions, joined, lay_out, refine_drafts
-from padir.decoding.translation import text_of, without_repeats
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths
 from padir.refinement.loop import steps
+from padir.text.cleaning import text_of, without_repeats
 from padir.text.ids import pad_rows, round_up
 
 _NONE = PlannedDraft(0, 0)  # takes the place of a draft in a row that has none

@@ -19,9 +19,9 @@ from typing import Any
 from padir.data import sources
 from padir.data.formats import Corpus
 from padir.data.sources import SOURCES, SPLITS, PathLike, Source, check_split
-from padir.decoding.translation import clean
 from padir.errors import PadirError, first_line
 from padir.metrics.scores import score_all
+from padir.text.cleaning import clean
 from padir.text.tokenizer import Tokenizer
 
 FITTING = "_fitting"  # ending of the names of the Tasks without long pairs

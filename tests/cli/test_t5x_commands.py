@@ -21,9 +21,9 @@ from support.small_corpus import Numbers
 
 from padir.cli import main
 from padir.data.prepare import prepare
-from padir.decoding.translation import clean
 from padir.interop.t5x.checkpoint import read
 from padir.metrics.scores import score_all
+from padir.text.cleaning import clean
 from padir.translator import Translator
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -8,10 +8,10 @@ from support.tiny_model import random_translator, same
 from padir import Decoding, Translator
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.ranker import CausalScore
-from padir.decoding.translation import clean
 from padir.decoding.writer import Shapes
 from padir.evaluation.systems import named, ways
 from padir.refinement.strategies import MaskPredict, Padir
+from padir.text.cleaning import clean
 from padir.text.ids import EOS
 
 TEXTS = ["eins", "zwei drei vier", "acht acht", "neun null", "vier drei zwei eins"]

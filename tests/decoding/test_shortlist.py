@@ -20,13 +20,13 @@ from padir.data.prepared import Mixture
 from padir.decoding.encoding import padded
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.shortlist import SIZES, Shortlist, compact, expand
-from padir.decoding.translation import clean
 from padir.jobs import learn_shortlist as lexicon
 from padir.jobs.distillation import to_json
 from padir.jobs.learn_shortlist import Sentences, learn, model_one, most_probable
 from padir.measuring import benchmark
 from padir.models import quantise, save_model
 from padir.refinement.strategies import Padir, SundaeSampling
+from padir.text.cleaning import clean
 from padir.text.ids import EOS, Ids
 
 # das haus / the house, das buch / the book, ein buch / a book

@@ -16,13 +16,14 @@ from padir.decoding.paragraphs import join_sentences, split_sentences
 from padir.decoding.planned_drafts import PlannedDraft
 from padir.decoding.reading import best_translations
 from padir.decoding.refine_batch import refine_drafts
-from padir.decoding.translation import Translation, clean, without_repeats
+from padir.decoding.translation import Translation
 from padir.decoding.writer import Written
 from padir.metrics.scores import bleu
 from padir.refinement import BlockGibbs, IndependentParallel, MaskPredict, Padir, Threshold
 from padir.refinement.corruption import Mask, Mixed
 from padir.refinement.protocols import Strategy
 from padir.reporting.trace import Step, Trace
+from padir.text.cleaning import clean, without_repeats
 from padir.translator import Translator
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null"]

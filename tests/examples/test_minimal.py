@@ -16,10 +16,10 @@ from support.closeness import assert_close
 from support.fakes import keys
 from support.tiny import drawn_params, rows_of
 
-from padir.decoding.translation import without_repeats
 from padir.models import ModelConfig, Transformer
 from padir.models.length import top_lengths
 from padir.refinement import Padir, Uniform, draft, refine
+from padir.text.cleaning import without_repeats
 from padir.text.ids import Ids
 from padir.training.objective import Objective
 

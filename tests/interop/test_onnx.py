@@ -20,7 +20,6 @@ from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.planned_drafts import PlannedDraft
 from padir.decoding.reading import best_translations
 from padir.decoding.refine_batch import Drafts, lay_out, refine_drafts
-from padir.decoding.translation import clean, without_repeats
 from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.models import save_model
@@ -29,6 +28,7 @@ from padir.readout import READOUTS
 from padir.refinement import Mask
 from padir.refinement.loop import advance, begin
 from padir.refinement.scores import Output
+from padir.text.cleaning import clean, without_repeats
 from padir.text.ids import pad_rows, sorted_batches
 
 ort = pytest.importorskip("onnxruntime")

@@ -19,12 +19,12 @@ from support.tiny_model import random_translator
 from padir import PadirError
 from padir.decoding import CausalScore
 from padir.decoding.planned_drafts import planned_drafts
-from padir.decoding.translation import clean, one_line
 from padir.interop import onnx
 from padir.models.length import LengthOutput, top_lengths
 from padir.options import OPTIONS
 from padir.readout import READOUTS
 from padir.refinement import Output, Padir, from_tokens, refine
+from padir.text.cleaning import clean, one_line
 from padir.text.ids import EOS
 from padir.text.normalise import normalised
 

@@ -9,9 +9,9 @@ from support.refusals import refuses
 from support.tiny_model import random_translator
 
 from padir import Decoding
-from padir.decoding.translation import clean
 from padir.interop import jax_programs
 from padir.readout import READOUTS
+from padir.text.cleaning import clean
 from padir.text.ids import EOS, pad_rows
 
 TEXTS = ["eins", "zwei drei vier", "fünf fünf sechs eins", "acht neun null eins zwei drei"]

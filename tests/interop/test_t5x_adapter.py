@@ -21,13 +21,13 @@ from support.small_corpus import Listed, Numbers
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
-from padir.decoding.translation import clean
 from padir.interop import seqio_tasks as tasks
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import import_model, take
 from padir.models import ModelConfig, Transformer, init_params, save_model
 from padir.refinement import MaskPredict
 from padir.refinement import transitions as transition
+from padir.text.cleaning import clean
 from padir.training import Adafactor, Cosine, TrainConfig
 from padir.training import objective as loss
 from padir.training.metrics import step_metrics

@@ -18,7 +18,6 @@ import padir
 from padir import PadirError, Translator
 from padir.data.plan import Batching
 from padir.decoding.options import Decoding
-from padir.decoding.translation import clean
 from padir.models.config import ModelConfig
 from padir.readout import CTC, PLAIN, READOUTS, Geometry, PositionHead, Readout, StageLoss, find_readout
 from padir.readout.ctc import CtcGeometry, CtcLoss
@@ -26,6 +25,7 @@ from padir.readout.plain import token_sums
 from padir.readout.tally import Logits
 from padir.refinement.corruption import Uniform
 from padir.refinement.transitions import Glat
+from padir.text.cleaning import clean
 from padir.text.ids import Ids
 from padir.training.objective import Objective
 

@@ -20,12 +20,12 @@ from padir.decoding import Decoding
 from padir.decoding.fit import default_decoding
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.scoring import score_pairs
-from padir.decoding.translation import without_repeats
 from padir.models import ModelConfig, Transformer, load_model
 from padir.models.directory import ModelCard
 from padir.options import OPTIONS
 from padir.refinement import Padir, Uniform
 from padir.refinement.transitions import Glat
+from padir.text.cleaning import without_repeats
 from padir.text.ids import EOS
 from padir.training import Adam, Causal, Cosine, Intervals, Objective, Sum, TrainConfig
 from padir.training.metrics import step_metrics
