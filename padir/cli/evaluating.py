@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 
-from padir.cli.arguments import check_options, chosen, decodings_of, import_own, load_models, sharding_of, test_set_of
+from padir.cli.arguments import check_options, chosen, decodings_of, import_own, load_models, sharding_of
 from padir.cli.console import read_lines, tell, warn
+from padir.cli.corpora import test_set_of
 from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError, first_line
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report

@@ -15,14 +15,12 @@ from padir.cli.arguments import (
     configured,
     decoding_of,
     decoding_values,
-    folders_of,
     given,
-    named_folders,
     sharding_of,
-    source_of,
     vocabulary_file,
 )
 from padir.cli.console import print_splits, tell, warn
+from padir.cli.corpora import folders_of, named_folders, source_of
 from padir.data.prepare import prepare
 from padir.data.prepared import LengthLimits, Mixture, load_manifest, load_tokenizer
 from padir.decoding.fit import asked, from_left, of_card, of_config, resolve

@@ -16,17 +16,14 @@ from padir.cli.arguments import (
     chosen,
     decoding_of,
     decodings_of,
-    files_of,
-    folders_of,
     import_own,
     load_models,
-    named_folders,
     named_model,
     named_value,
     options_given,
-    test_set_of,
 )
 from padir.cli.console import tell, warn
+from padir.cli.corpora import files_of, folders_of, named_folders, test_set_of
 from padir.cli.entry import INTERRUPTED
 from padir.cli.options.shared import MODEL
 from padir.data.loader import default_source_length

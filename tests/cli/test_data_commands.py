@@ -7,8 +7,8 @@ import pytest
 from support.commands import corpus, refused, results
 
 from padir import config
-from padir.cli.arguments import folders_of
 from padir.cli.console import _dropped
+from padir.cli.corpora import folders_of
 from padir.pretrained import model_folder
 
 
