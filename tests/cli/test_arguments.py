@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from support.commands import refused
@@ -128,7 +129,8 @@ def test_what_a_mode_does_not_read_of_a_configuration_is_told(capsys):
 )
 def test_a_study_reads_one_pass_unless_more_are_asked_for(monkeypatch, subject, options, bindings, expected):
     seen = []
-    monkeypatch.setattr(measuring.Translator, "load", lambda model: None)
+    model = SimpleNamespace(card=SimpleNamespace(config=ModelConfig()))
+    monkeypatch.setattr(measuring.Translator, "load", lambda name: model)
     monkeypatch.setattr(measuring, "test_set_of", lambda args: None)
     monkeypatch.setattr(
         measuring.analysis, "run", lambda *given, **more: seen.append(given[3].num_steps) or {"rows": []}
