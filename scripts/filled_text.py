@@ -160,6 +160,19 @@ def one_pass_behind() -> str:
     return table(["behind", "one pass", "choice of 5"], lines, text=True)
 
 
+def terms() -> str:
+    """Terms used, quality and time: without terms, with them, and as placeholders in the source."""
+    lines = []
+    for text, name in (("Tatoeba", "tatoeba"), ("Multi30k", "multi30k")):
+        rows = json.loads((RESULTS / f"terms_{name}.json").read_text())["rows"]
+        for (model, mode), group in itertools.groupby(rows, key=lambda row: (row["model"], row["mode"])):
+            own = [*group]
+            cells = [", ".join(f"{row[each]:.1f}" for row in own) for each in ("bleu", "chrf", "seconds")]
+            used = ", ".join(str(row["used"]) for row in own)
+            lines.append([text, f"{PARTS[model]}, {mode}", used, *cells])
+    return table(["text", "model", "terms used", "BLEU", "chrF", "seconds"], lines, text=True)
+
+
 def paper_bleu() -> str:
     """The paper's SacreBLEU."""
     paper = json.loads((RESULTS.parent / "padir" / "evaluation" / "paper.json").read_text())
@@ -195,5 +208,5 @@ def differences() -> str:
 TEXTS = {
     each.__name__: each
     for each in (one_pass, paper_size, unknown_words, everyday, strategies, stutter, differences, similarity, updates)
-    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu)
+    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu, terms)
 }

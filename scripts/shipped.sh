@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Scores the shipped models for docs/results.md and docs/speed.md: writes files of results/. Takes 30 minutes and more on 2 CPU cores.
+# Scores the shipped models for pages: writes files of results/. Takes 40 minutes and more on 2 CPU cores.
 #   scripts/shipped.sh DATA
 # DATA has files NAME.SPLIT.{de,en}: SPLIT valid and test for tatoeba, bible and multi30k, and SPLIT train for the corpora of WORDS, whose
 # English sides are the list of known words. Files that are there are kept, so an interrupted call goes on.
@@ -38,4 +38,8 @@ done
 scored "$RUNS/blank_penalty" tatoeba.valid --model de_en_ctc --blank_penalty 0 0.5 1 1.5 2 --prefix_beam 1 5 --rerank causal --fusion none
 scored "$RUNS/one_pass" tatoeba.test --model de_en_ctc de_en_ar --mode refine causal --beam 1 5 --prefix_beam 1 5 --rerank causal \
     --fusion none
+for set in tatoeba multi30k; do
+    [[ -f "results/terms_$set.json" ]] || .venv/bin/python scripts/words_that_stand.py --sentences 500 --pairs "$DATA/$set".test.{de,en} \
+        --json "results/terms_$set.json"
+done
 .venv/bin/python scripts/shipped.py "$RUNS"

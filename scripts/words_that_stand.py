@@ -1,7 +1,7 @@
 """Counts the spans that stand in the translations of 1,000 generated German sentences, in every mode.
 
     PYTHONPATH=. python scripts/words_that_stand.py [--sentences 1000] [--models de_en de_en_ar] [--ways refine]
-    PYTHONPATH=. python scripts/words_that_stand.py --pairs test.de.gz test.en.gz --sentences 500 [--ways greedy]
+    PYTHONPATH=. python scripts/words_that_stand.py --pairs test.de.gz test.en.gz --sentences 500 [--json FILE]
     PYTHONPATH=. python scripts/words_that_stand.py --aligned scripts/aligned_pairs.tsv
 
 Each sentence has one to four spans: tags, addresses, e-mail addresses, numbers or names of a list. In the first 200
@@ -12,6 +12,7 @@ that enclose the right word, and CPU seconds.
 With --pairs, each of the first sentences of a test set gets a term: a word of the reference of at least five letters,
 linked to a source word by the model itself. Prints the share of terms used, BLEU, chrF and CPU seconds (all cores,
 without compiling) without the terms, with them, and with the source word replaced by a placeholder for the term.
+--json writes them, too.
 
 With --aligned, prints precision, recall and alignment error rate of word alignments on pairs that were aligned by hand,
 for the pairs with even and odd numbers. Rules by hand: words that translate each other are linked, an auxiliary to the
@@ -31,7 +32,9 @@ from typing import Any
 from padir import Translator
 from padir.constrained.terms import missing
 from padir.decoding.alignment import links
+from padir.measuring.benchmark.speed_report import environment
 from padir.metrics.scores import bleu, chrf
+from padir.storage.files import write_json
 from padir.text.placing import units
 from padir.text.spans import edited
 
@@ -125,19 +128,23 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="modes; a model leaves out others")
     parser.add_argument("--aligned", metavar="FILE", help="measure word alignments on pairs aligned by hand")
     parser.add_argument("--pairs", nargs=2, metavar="FILE", help="measure terms on this test set")
+    parser.add_argument("--json", metavar="FILE", help="write what --pairs measures, and the machine")
     args = parser.parse_args()
     texts, words = corpus(args.sentences)
+    rows = []
     for name in args.models:
         translator = Translator.load(name)
         ways = [way for way in args.ways if translator.card.config.dual or WAYS[way]["mode"] == "causal"]
         if args.pairs:
-            measure_terms(translator, name, ways, args.pairs, args.sentences)
+            rows += measure_terms(translator, name, ways, args.pairs, args.sentences)
         elif args.aligned:
             measure_alignments(translator, name, args.aligned)
         else:
             for way in ways:
                 results, seconds = translated(translator, texts=texts, placeholders=KEEP, **WAYS[way])
                 print(f"{name:9} {way:9} {report(texts, words, results)}, {seconds:.1f} CPU s", flush=True)
+    if args.json:
+        write_json(args.json, {"environment": environment(), "rows": rows})
 
 
 def translated(translator: Translator, **given: Any) -> tuple[list[str], float]:
@@ -171,8 +178,11 @@ def well_formed(text: str) -> bool:
     return True
 
 
-def measure_terms(translator: Translator, name: str, ways: list[str], files: list[str], count: int) -> None:
-    """Prints what terms of the references change, as terms and as placeholders in the source."""
+def measure_terms(
+    translator: Translator, name: str, ways: list[str], files: list[str], count: int
+) -> list[dict[str, Any]]:
+    """Measures and prints what terms of the references change, as terms and as placeholders in the source."""
+    rows = []
     pairs = list(zip(*map(lines, files), strict=True))[: 2 * count]
     sources, references, terms = map(list, zip(*with_terms(translator, pairs)[:count], strict=True))
     marked = [
@@ -190,11 +200,15 @@ def measure_terms(translator: Translator, name: str, ways: list[str], files: lis
             texts = [re.sub("[⟦⟧]", "", each) for each in results]
             used = sum(not missing(*each) for each in zip(terms, sources, texts, strict=True))
             scores = bleu(texts, references, translator.card.target_language), chrf(texts, references)
+            row = {"model": name, "mode": way, "kind": kind, "sentences": len(texts), "used": used}
+            row |= {each.name: each.value for each in scores} | {"seconds": seconds}
+            rows.append(row)
             print(
                 f"{name:9} {way:9} {kind:12}: {used} of {len(texts)} used,"
-                f" BLEU {scores[0].value:.1f}, chrF {scores[1].value:.1f}, {seconds:.1f} CPU s",
+                f" BLEU {row['bleu']:.1f}, chrF {row['chrf']:.1f}, {seconds:.1f} CPU s",
                 flush=True,
             )
+    return rows
 
 
 def with_terms(translator: Translator, pairs: list[tuple[str, str]]) -> list[tuple[str, str, dict[str, str]]]:
