@@ -26,7 +26,7 @@ def one_pass() -> str:
     """The README's sentence on one pass."""
     rows = shipped()
     behind = score(rows["de_en_ctc", 1], "bleu") - score(rows["de_en_ctc", None], "bleu")
-    return f"""One pass of `de_en_ctc` is {behind:.1f} BLEU behind its own greedy search, and slower in batches
+    return f"""One pass of `de_en_ctc` is {behind:.1f} BLEU behind its own greedy search, and slower in these batches
 ([quality and speed](docs/speed.md))."""
 
 
@@ -73,7 +73,7 @@ def strategies() -> str:
     close = [float(each) for name, own in found.items() if name != "renoise:gamma=0.5" for each in own.values()]
     return f"""{made}
 
-Except with the narrow bound of `renoise`, all scores lie within {max(close) - min(close):.1f} BLEU. So no order is
+Except for `renoise` with `gamma=0.5`, all scores lie within {max(close) - min(close):.1f} BLEU. So no ranking is
 decided, and no strategy was scored on the test split."""
 
 
@@ -199,8 +199,8 @@ def differences() -> str:
     words = " and ".join(f"{score(row, 'non_words'):.0f} %" for row in (refining, beam))
     return f"""- `de_en_ar` with a beam of 5 is {best[0]} BLEU better than greedy search by `de_en` ({best[1]}).
 - Greedy search by `de_en` is {greedy[0]} better than refining ({greedy[1]}), and [faster](speed.md). On the validation
-  split it is {held_out[0]} better ({held_out[1]}). These are 95 % intervals.
-- On the {refining["sentences"]} sentences without near twins in the training text (`scripts/without_twins.py`),
+  split it is {held_out[0]} better ({held_out[1]}). Brackets have 95 % intervals.
+- On the {refining["sentences"]} sentences without near-duplicates in the training text (`scripts/without_twins.py`),
   refining has {score(refining, "bleu"):.1f} BLEU. `de_en_ar` with a beam of 5 has {score(beam, "bleu"):.1f}. Of their
   outputs, {words} have a non-word."""
 
