@@ -40,6 +40,6 @@ scored "$RUNS/one_pass" tatoeba.test --model de_en_ctc de_en_ar --mode refine ca
     --fusion none
 for set in tatoeba multi30k; do
     [[ -f "results/terms_$set.json" ]] || .venv/bin/python scripts/words_that_stand.py --sentences 500 --pairs "$DATA/$set".test.{de,en} \
-        --json "results/terms_$set.json"
+        --ways greedy "beam 5" refine --json "results/terms_$set.json"
 done
 .venv/bin/python scripts/shipped.py "$RUNS"

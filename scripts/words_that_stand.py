@@ -115,7 +115,7 @@ STAND_IN = re.compile(r"\b(?:by)?[XZQYVWKJ]s?\b")  # no sentence has one
 WAYS: dict[str, dict[str, Any]] = {
     "refine": {"mode": "refine"},
     "one pass": {"mode": "refine", "num_steps": 1},
-    "top_k 1": {"mode": "refine", "num_lengths": 1, "rerank": "own"},
+    "one length": {"mode": "refine", "num_lengths": 1, "rerank": "own"},
     "beam 5": {"mode": "causal", "beam": 5},
     "greedy": {"mode": "causal", "beam": 1},
 }
