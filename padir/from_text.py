@@ -41,7 +41,7 @@ def own_object(name: str, noun: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     if module not in sys.modules:
-        remedy = f"import {module} first; a gin file can, with --allow_imports {module}"
+        remedy = f"import {module} first, on the command line with --allow_imports {module}"
         raise PadirError(f"the {noun} {name!r} is in a module that is not imported", remedy=remedy)
     found: Any = sys.modules[module]
     for part in attribute.split("."):
@@ -67,6 +67,8 @@ def own_instance(name: str, noun: str, protocol: Any, values: dict[str, Any]) ->
     if not is_dataclass_of(cls, protocol):
         expected = f"a frozen dataclass with {', '.join(members(protocol)) or '__call__'}"
         raise PadirError(f"the {noun} {name}", expected, cls)
+    if missing := [each.name for each in dataclasses.fields(cls) if _default(each) is dataclasses.MISSING]:
+        raise PadirError(f"the {noun} {name} has no default for {missing[0]}", remedy="give all its fields defaults")
     fields = checked_call(cls, name, values)
     try:
         return cls(**fields)
@@ -127,7 +129,7 @@ def parse_call(text: str, noun: str, example: str, known: Container[str]) -> tup
     try:
         call: Any = ast.parse(f"dict({fields})", mode="eval").body
         names = [keyword.arg for keyword in call.keywords]
-        if call.args or None in names or len({*names}) < len(names):
+        if call.func.id != "dict" or call.args or None in names or len({*names}) < len(names):
             raise ValueError
         return name, {
             keyword.arg: _OF_JSON.get(keyword.value.id, keyword.value.id)

@@ -15,6 +15,7 @@ Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 MODES: tuple[Mode, ...] = typing.get_args(Mode)
 PRECISIONS: tuple[Precision, ...] = typing.get_args(Precision)
 _CALL = "NAME[:FIELD=VALUE,...]"
+FILE_SHAPES = ("FILE", "DIR", "HOW")  # of options whose values may name files or folders
 
 
 class Option(NamedTuple):
@@ -25,8 +26,8 @@ class Option(NamedTuple):
       default: the value that holds if neither a card nor a call gives one.
       help: one line for help pages.
       modes: the modes that read it. An option that only one mode reads chooses that mode.
-      shape: a value's form in help pages; None for the option's name. FILE, DIR and HOW name files or folders: the
-        command line checks them as its inputs.
+      shape: a value's form in help pages; None for the option's name. The command line checks values of `FILE_SHAPES`
+        as its inputs.
       choices: the allowed values; () for all.
       several: True if tables of systems take several values, each of which makes a row.
       of_call: True if each translation sets it, so that a card cannot.
@@ -45,7 +46,7 @@ class Option(NamedTuple):
     @property
     def names_file(self) -> bool:
         """True if a value may be the name of a file or folder, which a stranger's card must not choose."""
-        return self.shape in ("FILE", "DIR", "HOW")
+        return self.shape in FILE_SHAPES
 
 
 _REFINE: tuple[Mode, ...] = ("refine",)

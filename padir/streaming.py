@@ -67,7 +67,7 @@ def translate_lines(
       ready: says whether the next line is there; if it is not, the lines that were read are translated first.
       progress: gets the number of lines, or of their sentences, translated since its last call.
       split: translate each sentence of a line by itself.
-      how: further arguments of `Translator.translate`, such as `trace` and `template`.
+      how: further arguments of `Translator.translate` for all lines, such as `trace` and one `template`.
     """
     if split:
         check_split(**{name: value for name, value in how.items() if name != "trace"})

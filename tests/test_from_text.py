@@ -97,7 +97,7 @@ def test_fields_of_any_type_have_values(module):
         ({"rerank": "own_parts:Step"}, "the rule own_parts:Step must be a frozen dataclass with needs"),
         ({"strategy": "own_parts:Step:patience=x"}, "patience='x' wrong type for own_parts:Step"),
         ({"strategy": "own_parts:Step:3"}, "a strategy is written NAME"),
-        ({"strategy": "own_parts:Open"}, "own_parts:Open cannot be made (Open.__init__() missing 'limit'): give all"),
+        ({"strategy": "own_parts:Open"}, "own_parts:Open has no default for limit: give all its fields defaults"),
     ],
 )  # fmt: skip
 def test_what_is_no_such_class_is_refused(options, words, module):

@@ -98,6 +98,15 @@ def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
     return values
 
 
+def refuse(args: argparse.Namespace, reader: str, *names: str) -> None:
+    """Refuse options and settings of --set that are given, and that the `reader`, a branch of a command, ignores."""
+    settings = named_values(args.set, "--set") if "set" in args else {}
+    for name in names:
+        if name in settings or getattr(args, name, None) not in (None, []):
+            shown = f"--set {name}" if name in settings else f"--{name}"
+            raise PadirError(f"{reader} does not read {shown}: leave one of them out")
+
+
 def _typed(name: str, value: Any, hint: Any) -> Any:
     """A value of the annotated type: for a sequence, text is split at blanks, or at commas between numbers."""
     several = [
@@ -139,12 +148,17 @@ def options_given(args: argparse.Namespace) -> list[str]:
 def import_own(text: str) -> None:
     """Import the module of a class of one's own, MODULE:NAME, that the command line names; other texts name none."""
     if module := module_of(text):
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # of somebody else's module
-            absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-            remedy = "set PYTHONPATH to the folder of its module" if absent else "mend this module"
-            raise PadirError(f"{module} of {text} cannot be imported ({first_line(error)})", remedy=remedy) from None
+        import_module(module, text)
+
+
+def import_module(module: str, owner: str) -> None:
+    """Import a module that the command line names as the `owner` or in it, which messages show."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # of somebody else's module
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        remedy = "set PYTHONPATH to the folder of its module" if absent else "mend this module"
+        raise PadirError(f"{module} of {owner} cannot be imported ({first_line(error)})", remedy=remedy) from None
 
 
 def configured(default: Decoding) -> Decoding:
@@ -268,7 +282,7 @@ def load_model(args: argparse.Namespace, sharding: Sharding | None = None, folde
     with told(f"loading {folder}"):
         translator = Translator.load(folder, step=args.step, sharding=sharding)
     if writer := getattr(args, "writer", None):
-        if not module_of(writer):
+        if not module_of(writer) or writer.count(":") > 1:
             raise PadirError("--writer", "MODULE:NAME, a function that makes a writer", writer)
         import_own(writer)
         translator = translator.with_writer(own_object(writer, "writer"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from padir.cli.arguments import chosen, given, load_with_options, options_given, vocabulary_file
+from padir.cli.arguments import chosen, given, load_with_options, options_given, refuse, vocabulary_file
 from padir.cli.console import tell
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
@@ -41,6 +41,7 @@ def run_t5x(args: argparse.Namespace) -> dict[str, Any]:
                 "padir.json beside the checkpoint describes the model: leave --languages and gin's bindings out, or"
                 " describe it yourself with --vocab, --languages and gin's bindings"
             )
+        refuse(args, "a model that padir.json describes", "num_sentinels")
         card, tokenizer = described
     elif args.vocab is None or not args.languages or not args.gin:
         configuration = "a configuration (--gin_file or --gin.ModelConfig.width=512)"

@@ -21,6 +21,7 @@ from padir.cli.arguments import (
     named_model,
     named_value,
     options_given,
+    refuse,
 )
 from padir.cli.console import tell, warn
 from padir.cli.corpora import files_of, folders_of, named_folders, test_set_of
@@ -79,8 +80,10 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
             " test set is read"
         )
     if random:
+        refuse(args, "a model of random weights", "step")
         translators, test_set = _random_models(args, extent)
     else:
+        refuse(args, "a trained model", "tokens", "vocab_size")
         of_language = [name for name in PRETRAINED if name != "toy_masks"]
         translators, test_set = load_models(args, args.model or of_language), test_set_of(args)
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
@@ -138,9 +141,8 @@ def _settings() -> TrainConfig:
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
-    for name in ("model", "ctranslate2", "task", *files_of(args), "data_dir", "languages", *options_given(args)):
-        if getattr(args, name, None) not in (None, []):
-            raise PadirError(f"--steps times training, which does not read --{name}: leave one of them out")
+    refuse(args, "--steps times training, which", "model", "step", "ctranslate2", "task", *files_of(args), "data_dir")
+    refuse(args, "--steps times training, which", "languages", *options_given(args), "sentences", "repeats", "tokens")
     names = named_folders(args)
     random = not args.data and not any(is_address(name) or Path(name).exists() for name in names)
     folders = () if random else folders_of(args)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from padir.cli.arguments import import_module
 from padir.cli.console import log_to_stderr, tell, without_controls
 from padir.cli.listing import config_file
 from padir.decoding.program_cache import compile_cache
@@ -20,7 +21,7 @@ from padir.reporting.patience import stop_signals, tell_of_compiling, told_of_st
 from padir.storage.files import check_local, check_writable, is_address, write_json
 from padir.storage.remote import RemoteFolder, Unreachable, fetched
 
-_ADDRESSES = ("data", "model", "model_dir", "rerank")  # options that may be addresses
+_ADDRESSES = ("data", "model", "model_dir", "rerank", "start_from")  # options that may be addresses
 _RESULTS = ("output", "json", "html")  # options that name files of results
 _TABLES = (".md", ".json", ".csv", ".png")  # the files of an option NAME
 
@@ -66,6 +67,8 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     args.gin_file = [config_file(name) for name in (*getattr(args, "configs", ()), *args.gin_file)]
     values = {binding: getattr(args, option) for option, binding in getattr(args, "binds", {}).items()}
     options = [f"{name}={value!r}" for name, value in values.items() if value is not None]
+    for name in args.allow_imports:
+        import_module(name, "--allow_imports")
     args.bindings = bindings
     args.gin = bool(args.gin_file or bindings or args.command == "train")
     if args.gin:

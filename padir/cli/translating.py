@@ -74,6 +74,8 @@ def run_translate(args: argparse.Namespace) -> None:
                 number, passes = number + 1, passes + line.translation.passes
             out.flush()
         results |= {"lines": number, "passes": passes / max(1, number)}
+    if (args.trace or args.html) and not traced:
+        warn("no translation has steps: the lines are empty, or the writer keeps none")
     if args.html:
         if traced > len(traces):
             warn(f"{args.html} shows the first {_SHOWN:,} translations")

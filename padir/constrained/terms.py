@@ -40,7 +40,7 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
     """Reads a file of terms, source TAB target in each line; empty lines are left out.
 
     Raises:
-      PadirError: there is no such file, a line has no tab or an empty side, or source words stand twice.
+      PadirError: there is no such file, a line has no tab or an empty side, or source words have two targets.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()

@@ -71,7 +71,7 @@ class Bigrams:
         if self.after_V.shape != (size,) or self.count_N.shape != ids.shape[1:] or self.word_W.ndim != 1:
             raise PadirError("the arrays of bigrams have different lengths", remedy=_REMEDY)
         if ids.size and not 0 <= ids.min() <= ids.max() < size:
-            raise PadirError("ids of bigrams", f"in 0 .. {size - 1}", int(ids.max()), _REMEDY)
+            raise PadirError("ids of bigrams", f"in 0 .. {size - 1}", f"{ids.min()} .. {ids.max()}", _REMEDY)
         key_N = ids[0].astype(np.int64) * size + ids[1]
         if (np.diff(key_N) <= 0).any() or (self.count_N < 1).any():
             raise PadirError("bigrams must be in order, each once, with positive counts", remedy=_REMEDY)

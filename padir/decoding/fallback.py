@@ -25,7 +25,7 @@ class Fallback:
 
     The best hypothesis is the writer's own, as no rule ranks beside a fallback. Such a sentence has the second writer's
     hypotheses alone, and the passes of both writers. Sentences with a template or a given length keep what the first
-    writer wrote.
+    writer wrote. Scores of greedy search are divided by the default `length_penalty`, because refining reads none.
 
     Attributes:
       known: bitmap of known words (`padir.decoding.bigrams.BigramScore.known`), on the host.

@@ -18,7 +18,7 @@ from typing import Any
 from padir.checks import takes, words_of
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import FROM_TEXT, Decoding
-from padir.decoding.ranker import NEEDS, RULES, CausalScore, reads_normalization
+from padir.decoding.ranker import NEEDS, RULES, reads_normalization
 from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
@@ -39,8 +39,12 @@ _log = logging.getLogger("padir")
 def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
     """The options of a call: `decoding`, or the model's `own`, with changes by name.
 
+    A change that nothing reads is refused. `resolve` leaves such options of a `Decoding` out, because it may be of a
+    card or for several modes.
+
     Raises:
-      PadirError: the changes belong to different modes, or to a mode that the model does not have.
+      PadirError: the changes belong to different modes, to a mode that the model does not have, or are `fusion` that
+        nothing reads.
     """
     made = (decoding or own).changed(**changes)
     if changes.get("mode") is None and made.mode not in (None, *modes_of(config)):
@@ -192,7 +196,7 @@ def _resolve(
 
 def _resolve_search(decoding: Decoding) -> Decoding:
     """`resolve` for writing from left to right."""
-    if decoding.rerank in ("causal", CausalScore()):
+    if decoding.rerank == "causal":
         decoding = decoding.without("rerank")  # a search has the scores of the causal side
     if decoding.num_drafts > 1 and not decoding.search.draws:
         raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")

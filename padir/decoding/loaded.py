@@ -114,7 +114,7 @@ class LoadedModel:
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def side(self, mode: str, precision: str | None = None) -> LoadedModel:
-        """The model for a mode of `padir.options.MODES` and a precision, by default its own; each is made once.
+        """The side for a mode of `padir.options.MODES` and a precision, by default its own; one thread makes each once.
 
         int8 rounds the weights to 8 bits. A sentence's translation may then depend on its batch, because a difference
         in the last bits can change the rounding of an activation. bfloat16 is for weights and activations; softmax,
@@ -216,14 +216,18 @@ class LoadedModel:
         return config.geometry.longest_source(config.max_length) - 1
 
     def _tokens(self, texts: Sequence[str], limit: int, truncate: bool, noun: str) -> tuple[list[list[int]], set[int]]:
-        """At most `limit` tokens of each text, and EOS; `noun` names a text in messages."""
+        """At most `limit` tokens of each text, and EOS; `noun` names a text in messages.
+
+        Messages quote the text, because its number here may be one in a part of the caller's texts.
+        """
         check_process()
         every, truncated = self.tokenizer.encode_batch(texts), set()
         for i, tokens in enumerate(every):
             if len(tokens) > limit:
                 if not truncate:
-                    what = f"{noun} {i + 1} has {len(tokens)} tokens, the model takes {limit}"
-                    raise PadirError(what, remedy="split it, or cut it (truncate=True in Python)")
+                    what = f"a {noun} has {len(tokens)} tokens, the model takes {limit}"
+                    remedy = "split it, or cut it (truncate=True in Python)"
+                    raise PadirError(what, got=texts[i], remedy=remedy)
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated
 

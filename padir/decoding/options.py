@@ -156,7 +156,7 @@ class Decoding:
         _check_names(options)
         values = {name: option.default for name, option in OPTIONS.items()} | options
         if options.keys() != OPTIONS.keys():  # `dataclasses.replace` gives every option
-            values["mode"] = implied_mode(options) or options.get("mode")
+            values["mode"] = implied_mode(options)
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self.__post_init__()

@@ -41,7 +41,7 @@ def best_translations(
     Raises:
       PadirError: a writer or a rule of somebody else's does not keep its contract.
     """
-    _check(written, sources, loaded.card.ids)
+    _check(written, sources, loaded.card.ids, loaded.card.config.max_length)
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
@@ -69,7 +69,7 @@ def best_translations(
     ]
 
 
-def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> None:
+def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids, max_length: int) -> None:
     """Refuses what is no `Written` of the sentences: hypotheses that cannot be read or compared, or lack fixed text."""
     if not isinstance(written, Written) or not fits(written.hypotheses, Sequence[Sequence[Hypothesis]]):
         raise PadirError("Writer.write gives no padir.decoding.Written of lists of hypotheses", got=written)
@@ -102,9 +102,12 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids) -> Non
             if source.template is not None and not source.template.is_held(whole):
                 what = "a writer's hypothesis lacks the template's fixed text"
                 raise PadirError(what, got=whole, remedy="hold SourceSentence.template, or refuse it by a PadirError")
-            if source.target_length is not None and each.length > source.target_length:
-                remedy = "keep SourceSentence.target_length, or refuse it by a PadirError"
-                raise PadirError("the length of a hypothesis", f"at most {source.target_length}", each.length, remedy)
+            most = max_length if source.target_length is None else source.target_length
+            if each.length > most:
+                remedy = "keep SourceSentence.target_length and ModelConfig.max_length, or raise a PadirError"
+                raise PadirError("the length of a hypothesis", f"at most {most}", each.length, remedy)
+            if each.trace is not None and not (fits(each.trace, tuple) and [*map(np.ndim, each.trace)] == [2, 2]):
+                raise PadirError("the trace of a hypothesis", "ids and log-probabilities, [T, L] each", each.trace)
             # A search without scores has one hypothesis.
             for name, value in (("score", each.score), ("rank", each.order)):
                 if not fits(value, float) or (len(own) > 1 and not math.isfinite(value)):

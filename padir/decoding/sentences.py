@@ -87,7 +87,7 @@ def _no_steps() -> PadirError:
 def one_ahead(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """Maps a function over items, in order; two threads work on the next ones while the caller reads a result.
 
-    If settings of JAX hold in the caller's thread alone (`with jax.default_device(..)`), this thread does the work.
+    If settings of `jax.config` hold in the caller's thread alone (`with jax.default_device(..)`), it does the work.
     """
     if len(items) < 2:
         yield from map(function, items)
@@ -249,8 +249,15 @@ class SentenceTranslator:
         return results
 
     def batch_translator(self, decoding: Decoding, *, trace: bool = False) -> BatchTranslator:
-        """The function that translates a batch of sentences with resolved options; `trace` is as in `writer`."""
-        return BatchTranslator(self.side(decoding), decoding, self.writer(decoding, trace=trace), self.shapes)
+        """The function that translates a batch of sentences with resolved options; `trace` is as in `writer`.
+
+        It may be called by two threads. What they share of the model is made here, by one thread.
+        """
+        loaded = self.side(decoding)
+        _ = loaded.converted
+        if self.card.config.dual:
+            _ = loaded.side("causal").converted
+        return BatchTranslator(loaded, decoding, self.writer(decoding, trace=trace), self.shapes)
 
     def _may_take_two(self, decoding: Decoding) -> bool:
         """True if two batches may be under way at once, in other threads than the caller's.
@@ -258,7 +265,12 @@ class SentenceTranslator:
         Several devices need one order of programs, and two batches at once more of an accelerator's memory.
         """
         single = self.loaded.mesh is None and self.loaded.platform == "cpu"
-        return single and self._make_writer is make_writer and isinstance(decoding.rerank, str)
+        return single and not self.has_own_engine and isinstance(decoding.rerank, str)
+
+    @property
+    def has_own_engine(self) -> bool:
+        """True if `with_writer` gave another engine than padir's."""
+        return self._make_writer is not make_writer
 
     def links(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> list[list[int]]:
         """Links between the units of sentence pairs (`padir.decoding.alignment.links`)."""
@@ -270,6 +282,7 @@ class SentenceTranslator:
         writer = self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
         checks.instance("what the function of with_writer gives", writer, Writer)
         checks.whole_numbers(most_hypotheses=writer.most_hypotheses)
+        checks.counts(1, most_hypotheses=writer.most_hypotheses)
         return writer
 
     def refiner(self, decoding: Decoding, *, trace: bool = False) -> Refiner:

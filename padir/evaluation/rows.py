@@ -31,14 +31,18 @@ Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
 _NUMBERS = ("num_steps", "num_lengths", "length_window", "length_min_p", "prefix_beam", "num_drafts", "blank_penalty")
+_OF_WRITERS = (*_NUMBERS, "strategy", "canvas", "search", "drop_repeats", "oracle_lengths")  # read by padir's own alone
 _RULES = {"causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
-    """Describe a row as JSON. Autoregressive rows have null refinement options; refining rows have a null `search`."""
+    """Describe a row as JSON.
+
+    Autoregressive rows have null refinement options, refining rows a null `search`, and rows of another engine both.
+    """
     decoding = row.decoding
     scores = row.evaluation.scores if row.evaluation else {}
-    return {
+    described = {
         "model": row.model,
         "task": test_set.task,
         "split": test_set.split,
@@ -57,6 +61,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "note": row.note,
         "scores": {name: {"value": s.value, "signature": s.signature} for name, s in scores.items()},
     }
+    return described | (dict.fromkeys(_OF_WRITERS) if row.own_engine else {})
 
 
 def _refinement(row: Row) -> dict[str, Any]:
@@ -115,7 +120,7 @@ def test_set_name(row: RowDict) -> str:
 
 def steps(row: RowDict) -> str:
     """Number of refinement steps; "N" for an autoregressive model, which makes one pass a token."""
-    return "N" if row.get("causal") else str(row["num_steps"])
+    return "N" if row.get("causal") else str(row["num_steps"] or "-")
 
 
 def _with_settings(description: dict[str, Any] | None) -> str:
@@ -131,7 +136,7 @@ def _with_settings(description: dict[str, Any] | None) -> str:
 
 def _lengths(row: RowDict) -> str:
     """Describes the hypotheses: the source of their lengths, whether these are neighbours, and the drafts of each."""
-    if row.get("causal"):
+    if row.get("causal") or row["num_lengths"] is None:
         return "-"
     words = ["oracle" if row.get("oracle_lengths") else "predicted"]
     if row.get("length_window") and row["num_lengths"] > 1:
@@ -150,6 +155,8 @@ def _shortlist(row: RowDict) -> str:
 
 def hypotheses(row: RowDict) -> str:
     """Number of hypotheses asked for; duplicates among them are removed later."""
+    if row.get("num_drafts", 1) is None:  # of another engine
+        return "-"
     if row.get("causal"):
         return str((row.get("search") or {}).get("size", 1))
     return str(math.prod(row.get(name, 1) for name in COUNTS))

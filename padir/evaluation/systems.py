@@ -34,6 +34,7 @@ class Row:
       evaluation, note: None, with the reason, if the model cannot decode with these options.
       causal: True if the model is autoregressive.
       weights: description of the model's weights, such as "of step 1,000" or "mean of the last 5 checkpoints".
+      own_engine: True if another engine than padir's wrote (`SentenceTranslator.with_writer`).
     """
 
     model: str
@@ -43,6 +44,7 @@ class Row:
     note: str = ""
     causal: bool = False
     weights: str = ""
+    own_engine: bool = False
 
 
 Decodings = Sequence[Decoding] | Callable[[Decoding], Sequence[Decoding]]
@@ -179,7 +181,9 @@ class _Model:
         refines = translator.refines(decoding)
         name = named(self.name, translator, decoding)
         weights = str(translator.card.weights)
-        row = Row(name, decoding, oracle, None, causal=not refines, weights=weights)
+        row = Row(
+            name, decoding, oracle, None, causal=not refines, weights=weights, own_engine=translator.has_own_engine
+        )
         try:
             row = dataclasses.replace(row, decoding=translator.resolved(decoding))
             if programs not in self.compiled:

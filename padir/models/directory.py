@@ -213,7 +213,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type)
     found = known.get(name) or vars(sys.modules.get(module, object)).get(attribute)
     if not is_dataclass_of(found, protocol):
         what = f"the model's card names {name!r}, which padir does not know"
-        remedy = "import its module in a gin file (--allow_imports MODULE), or give the instance to Translator.load"
+        remedy = "import its module (--allow_imports MODULE), or give the instance to Translator.load"
         raise PadirError(what, remedy=remedy)
     return from_json(found, {key: value for key, value in description.items() if key != "name"})
 

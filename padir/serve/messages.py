@@ -269,7 +269,9 @@ def _translated(
 
 
 def _finite(number: float) -> float:
-    """Replaces infinity, which JSON does not have, by a very large number."""
+    """Replaces infinity, which JSON does not have, by a very large number, and NaN by a very small one."""
+    if math.isnan(number):
+        return -1e30
     return number if math.isfinite(number) else math.copysign(1e30, number)
 
 

@@ -74,6 +74,9 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
         ("--steps 3 --gin_file configs/run/toy_cpu.gin {test}", "does not read --validation: leave one"),
         ("--steps 3 --gin_file configs/run/toy_cpu.gin --beam 2", "does not read --beam: leave one"),
         ("--steps 3 --gin_file configs/run/toy_cpu.gin --languages de-en", "does not read --languages: leave one"),
+        ("--steps 3 --gin_file configs/run/toy_cpu.gin --step 3", "does not read --step: leave one"),
+        ("--steps 3 --gin_file configs/run/toy_cpu.gin --set tokens=5", "does not read --set tokens: leave one"),
+        ("--model {model} {test} --set tokens=5", "a trained model does not read --set tokens"),
         ("--model {model} {test}", "needs 64 sentences, got 20 with text: lower batch_size and sentences"),
         (
             "--model {model} {test} --set sentences=4 --batch_size 4 --set repeats=0",

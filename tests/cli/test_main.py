@@ -98,7 +98,7 @@ def test_options_are_few():
         for action in parser._actions
         if action.option_strings and not isinstance(action, argparse._HelpAction)
     }
-    assert len(names) == 76, " ".join(sorted(names))
+    assert len(names) == 77, " ".join(sorted(names))
 
 
 def test_options_say_what_the_library_says():

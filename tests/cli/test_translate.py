@@ -12,6 +12,7 @@ from support.commands import refused, results, run
 from padir.cli import main
 from padir.decoding.options import Decoding
 from padir.decoding.translation import Translation
+from padir.evaluation.rows import hypotheses
 from padir.streaming import translate_lines
 from padir.translator import Translator
 
@@ -314,3 +315,6 @@ def test_a_writer_of_ones_own(built, short, tmp_path, capsys, monkeypatch):
     data = f"--data {built}/data --split validation"
     rows, _ = results(capsys, tmp_path / "x.json", f"evaluate --model a={short} {data} --writer engines:make")
     assert [row["model"] for row in rows] == ["a, engines:make"] and rows[0]["scores"]["bleu"]["value"] == 0
+    assert rows[0]["num_lengths"] is rows[0]["strategy"] is None and hypotheses(rows[0]) == "-"
+    _, _, errors = run(capsys, f"translate --model {short} --writer engines:make --trace eins")
+    assert "no translation has steps" in errors

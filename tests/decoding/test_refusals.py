@@ -157,14 +157,14 @@ CALLS = [
     (lambda m: m.plain.score(["eins"], ["one"]), "score with an autoregressive model or a dual one"),
     (lambda m: m.ctc.score(["eins"], ["one"]), "gives targets no probability"),
     (lambda m: m.causal.score(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
-    (lambda m: m.causal.score(["eins", "eins"], ["one", LONG]), "target 2 has 40 tokens, the model takes 7"),
+    (lambda m: m.causal.score(["eins", "eins"], ["one", LONG]), "a target has 40 tokens, the model takes 7"),
     *(
         (lambda m, name=name: getattr(m, name).predict_lengths(["eins"]), NO_LENGTH)
         for name in ("ctc", "causal", "oracle")
     ),
     (lambda m: m.plain.align(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
-    (lambda m: m.plain.align([LONG], ["one"]), "text 1 has 40 tokens, the model takes 7 ... truncate=True"),
-    (lambda m: m.plain.align(["eins"], [LONG]), "target 1 has 40 tokens, the model takes 7 ... truncate=True"),
+    (lambda m: m.plain.align([LONG], ["one"]), "a text has 40 tokens, the model takes 7 ... truncate=True"),
+    (lambda m: m.plain.align(["eins"], [LONG]), "a target has 40 tokens, the model takes 7 ... truncate=True"),
     (lambda m: m.ctc.align(["eins"], ["one"]), "a CTC model cannot align words"),
 ]
 

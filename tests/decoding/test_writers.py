@@ -14,7 +14,7 @@ from support.tiny_model import random_translator, same, with_bigrams
 from padir import Decoding, Translation, Translator
 from padir.decoding import Writer
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
-from padir.decoding.ranker import RULES, MinimumBayesRisk, Ranker, Rescore, ranker_of
+from padir.decoding.ranker import RULES, CausalScore, MinimumBayesRisk, Ranker, Rescore, ranker_of
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.shortlist import Shortlist
@@ -163,7 +163,7 @@ def test_any_text_gives_one_line(write):
 
 def test_a_text_that_is_too_long_is_refused_or_cut(write):
     long = TEXTS[1] + " neun" * 9
-    refuses(write, "text 2 has 15 tokens, the model takes 6 ... truncate=True", ["eins", long])
+    refuses(write, "a text has 15 tokens, the model takes 6, got ... truncate=True", ["eins", long])
     cut, whole, *_ = write([long, TEXTS[1], *TEXTS], truncate=True)  # as many rows as elsewhere
     assert cut.truncated and not whole.truncated
     same([dataclasses.replace(cut, truncated=False)], [whole])
@@ -451,3 +451,17 @@ def test_a_writer_that_ignores_what_a_sentence_asks_for_is_named(tokenizer, aske
 
 def test_a_rule_without_needs_is_refused():
     refuses(Decoding, "rerank must be a Ranker or a string ... instance with needs", rerank=lambda *_, **__: [])
+
+
+def test_the_causal_side_ranks_the_hypotheses_of_another_engine(tokenizer):
+    class Two:
+        most_hypotheses = 2
+
+        def write(self, sources):
+            return Written([[Hypothesis([100], 0.0, 1), Hypothesis([101] * 3, -1.0, 1)] for _ in sources])
+
+    translator = random_translator(tokenizer, dual=True).with_writer(lambda *_, **__: Two())
+    plain, ranked = (
+        translator.translate(["eins"], mode="causal", rerank=each)[0] for each in ("causal", CausalScore())
+    )
+    assert (plain.score, plain.read_again) == (0.0, False) and ranked.read_again and ranked.score < 0

@@ -23,6 +23,8 @@ class Fake(Translator):
 
     card = tokenizer = None  # of an instance, in place of its loaded model's
 
+    has_own_engine = False
+
     def __init__(self, causal=False, length_head=None, refuses=()):
         config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
         self.card = types.SimpleNamespace(

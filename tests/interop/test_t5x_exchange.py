@@ -69,6 +69,8 @@ def test_a_described_checkpoint_needs_no_arguments_and_takes_none(model_dir, tmp
     command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
     assert main([*command, "--languages", "de-en"]) == 2
     assert "padir.json beside the checkpoint describes the model" in capsys.readouterr().err
+    assert main([*command, "--set", "num_sentinels=7"]) == 2
+    assert "padir.json describes does not read --set num_sentinels" in capsys.readouterr().err
     (tmp_path / "run" / "padir.json").write_text("{")
     assert main(command) == 2
     assert "padir.json is damaged" in capsys.readouterr().err

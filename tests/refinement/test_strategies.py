@@ -138,6 +138,7 @@ class TestCommandLine:
             ("threshold:0.9", "written NAME or NAME:FIELD=VALUE"),
             ("my_module:Mine", "strategy 'my_module:Mine' module that is not imported: import my_module first"),
             ("threshold:tau=0.7,tau=0.8", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=0.5)(final_tau=0.3", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from padir.cli.parser import shown
-from padir.options import OPTIONS
+from padir.options import FILE_SHAPES, OPTIONS
 
 MODEL = "de_en"  # `padir.pretrained.DEFAULT`, whose module imports NumPy
 CTRANSLATE2 = ("float32", "int8")
-_PATHS = ("FILE", "DIR", "[NAME=]DIR", "CONFIG", "HOW")  # forms of options that name files or folders
+_PATHS = (*FILE_SHAPES, "[NAME=]DIR", "CONFIG")  # forms of options that name files or folders
 SENTINELS = {"num_sentinels": "number of sentinel ids on top of the pieces"}
 
 
@@ -36,7 +36,7 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every command has, after its own: gin files, bindings and --json."""
     group = parser.add_argument_group("configuration")
     group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
-    about = "let gin files import this module; both can then run code; repeatable"
+    about = "import this module, for classes that a gin file or a card names; repeatable"
     group.add_argument("--allow_imports", action="append", default=[], metavar="MODULE", help=about)
     about = "bind one parameter, as in --gin.train.num_steps=1000; repeatable"  # `main` takes these words out
     group.add_argument("--gin.NAME=VALUE", dest="_", action="store_true", help=about)
