@@ -236,9 +236,11 @@ def test_another_direction_is_refused_before_training(vocab_path, tmp_path):
     setup.summarize(str(tmp_path), None, 0, refinement_model(vocab_path))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before.keys() == {"config.gin", "padir.json", "vocab.model"}
-    setup.summarize(str(tmp_path), None, 20, refinement_model(vocab_path))
+    model = refinement_model(vocab_path)
+    assert setup.trained_in(str(tmp_path), model) is model
     other = refinement_model(vocab_path, languages="en-de")
-    refuses(setup.summarize, "holds checkpoints of another model", str(tmp_path), None, 20, other)
+    refuses(setup.trained_in, "holds checkpoints of another model ... (de-en)", str(tmp_path), other)
+    refuses(setup.trained_in, "MODEL_DIR must be an absolute path ... got 'runs/x'", "runs/x", model)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

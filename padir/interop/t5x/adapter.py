@@ -11,6 +11,7 @@ checkpoints.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
 from padir.models.length import top_lengths
 from padir.models.transformer import Transformer
+from padir.storage.files import is_address
 from padir.text.ids import Ids
 from padir.training.batch import Batch, Sums, mean_loss
 from padir.training.objective import Objective
@@ -67,6 +69,7 @@ __all__ = [
     "learning_rate",
     "summarize",
     "task",
+    "trained_in",
     "vocabulary_of",
 ]
 
@@ -377,15 +380,24 @@ def learning_rate(num_steps: int, schedule: Cosine = Cosine()) -> optax.Schedule
     return schedule.schedule(num_steps)
 
 
-def summarize(model_dir: str, summary_writer: Any, step: int, model: RefinementModel) -> None:
-    """Writes T5X's config.gin and, for `padir t5x import`, padir.json and vocab.model.
+def trained_in(model_dir: str, model: RefinementModel) -> RefinementModel:
+    """Returns the model, if T5X may train it in the folder.
+
+    gin calls this before T5X reads data, because the process of an error would wait for ever for tf.data's threads.
 
     Raises:
-      PadirError: a local `model_dir` has checkpoints of other languages or another vocabulary. T5X would resume them.
+      PadirError: `model_dir` is relative, or has checkpoints on disk of other languages or vocabulary, which T5X
+        would resume.
     """
-    first = jax.process_index() == 0
-    if first:
+    if not is_address(model_dir):
+        if not os.path.isabs(model_dir):
+            raise PadirError("MODEL_DIR", "an absolute path, for T5X's checkpoints", model_dir)
         check_resumed(Path(model_dir), model.card, model.tokenizer)
+    return model
+
+
+def summarize(model_dir: str, summary_writer: Any, step: int, model: RefinementModel) -> None:
+    """Writes T5X's config.gin and, for `padir t5x import`, padir.json and vocab.model."""
     gin_utils.summarize_gin_config(model_dir, summary_writer, step)
-    if first:
+    if jax.process_index() == 0:
         write_description(model_dir, model.card, model.tokenizer)

@@ -253,8 +253,9 @@ def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
     expected = dataclasses.replace(before, step=card.step, metrics=card.metrics, weights=card.weights)
     vocabulary = folder / VOCABULARY
     if expected != card or (vocabulary.is_file() and vocabulary.read_bytes() != tokenizer.model_bytes):
-        remedy = "give another folder"
-        raise PadirError(f"{folder} holds checkpoints of another model, as its {CARD} says", remedy=remedy)
+        languages = f"{before.source_language}-{before.target_language}"
+        what = f"{folder} holds checkpoints of another model, as its {CARD} ({languages}) and {VOCABULARY} say"
+        raise PadirError(what, remedy="give another folder")
 
 
 def check_resumed(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
