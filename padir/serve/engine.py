@@ -92,6 +92,9 @@ class Engine:
         self.warm_up = warm_up
         # Not resolved: a request may choose the other mode, whose options resolving would forget.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
+        resolved = translator.resolved(self.decoding)
+        own = translator.has_own_engine
+        self._most_hypotheses = translator.writer(resolved).most_hypotheses if own else None  # as the options say
         self.counted_by = translator.card.config.readout_rules.counted_by  # the option that says how many drafts to try
         modes = [mode for mode in MODES if self._works(mode=mode)]
         self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)
@@ -208,7 +211,7 @@ class Engine:
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
         decoding = self.options_of(request)
-        check_n_best(request.n_best, decoding)
+        check_n_best(request.n_best, decoding, self._most_hypotheses)
         language = self.translator.card.source_language
         limits = self.limits
         paragraphs, texts = split_sentences(request.texts, language, decoding.placeholders, split=request.split)

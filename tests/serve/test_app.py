@@ -8,6 +8,7 @@ import re
 import httpx
 import msgspec
 import pytest
+from support.refusals import refuses
 from support.serving import ask, connection, engine_of, figure, running, same, turned_away
 from support.tiny_model import random_translator
 
@@ -71,6 +72,17 @@ class TestAnswers:
 
     def test_more_candidates_than_hypotheses_are_refused(self, client):
         turned_away(client, 422, "n_best must be at most 2, the number of hypotheses", n_best=3, num_lengths=2)
+
+    def test_another_engine_says_how_many_hypotheses_it_has(self, translator):
+        class One:
+            most_hypotheses = 1
+
+            def write(self, sources):
+                raise NotImplementedError
+
+        engine = engine_of(translator.with_writer(lambda *_, **__: One()))
+        engine.state = "ready"
+        refuses(engine.prepare, "n_best must be at most 1", TranslateRequest(("eins",), num_lengths=2, n_best=2))
 
     def test_each_has_its_own_number_of_candidates_in_a_shared_batch(self, gated):
         engine = engine_of(gated)
