@@ -366,7 +366,7 @@ class TestModelCard:
             ({"format": 1}, "model.json 2, got 1"),
             (
                 {"strategy": {"name": "guess"}},
-                "card names 'guess', padir does not know: import gin --allow_imports",
+                "card names 'guess', padir does not know: import --allow_imports",
             ),
             ({"strategy": {"name": f"{__name__}.EverySecond"}}, "EverySecond', padir does not know: import"),
             ({"corruption": {"name": "padir.models.directory.Weights"}}, "Weights', padir does not know"),
