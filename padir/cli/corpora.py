@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def source_of(args: argparse.Namespace) -> Source:
     if args.gin:
         from padir import config
 
-        with contextlib.suppress(TypeError):  # gin's error if it binds no names and languages
+        if config.bound(ParallelText):
             return config.configured(ParallelText)()
     recipe = ", --recipe NAME" if hasattr(args, "recipe") else ""
     data = ", or --data DIR, a prepared folder" if hasattr(args, "data") else ""
