@@ -381,13 +381,10 @@ def learning_rate(num_steps: int, schedule: Cosine = Cosine()) -> optax.Schedule
 
 
 def trained_in(model_dir: str, model: RefinementModel) -> RefinementModel:
-    """Returns the model, if T5X may train it in the folder.
-
-    gin calls this before T5X reads data, because the process of an error would wait for ever for tf.data's threads.
+    """Returns the model, if T5X may train it in the folder; gin asks before tf.data has threads, which outlive errors.
 
     Raises:
-      PadirError: `model_dir` is relative, or has checkpoints on disk of other languages or vocabulary, which T5X
-        would resume.
+      PadirError: `model_dir` is relative, or has checkpoints on disk of other languages or of another vocabulary.
     """
     if not is_address(model_dir):
         if not os.path.isabs(model_dir):
