@@ -103,14 +103,14 @@ def test_options_of_train_win_over_bindings_and_these_over_files(built, tmp_path
     assert {"train.num_steps = 10000", "Cosine.warmup_steps = 200", "Batching.rows = 16"} <= {*file}
     bound = printed("--gin.train.num_steps=7 --gin.train.seed=1 --gin.Batching.rows=3")
     assert {"train.num_steps = 7", "train.seed = 1", "Batching.rows = 3"} <= {*bound}
-    options = "--steps 9 --seed 2 --rows 4 --learning_rate 0.5 --warmup 6 --dropout 0.25 --start_from gs://bucket/run"
+    options = "--steps 9 --seed 2 --rows 4 --learning_rate 0.5 --warmup 6 --dropout 0.25 --start_from de_en"
     options += " --evaluate_every 8"
     for words in (options, f"--gin.train.num_steps=7 --gin.train.seed=1 {options} --gin.Cosine.peak=0.1"):
         changed = {*printed(words)} - {*file}
         assert changed == {
             *("train.num_steps = 9", "train.seed = 2", "Batching.rows = 4", "Cosine.peak = 0.5"),
             *("Cosine.warmup_steps = 6", "ModelConfig.dropout_rate = 0.25", "Intervals.evaluate = 8"),
-            "train.start_from = 'gs://bucket/run'",
+            "train.start_from = 'de_en'",
         }
     assert {*printed("--validate seed=3 batch_size=2")} == {*file}
 

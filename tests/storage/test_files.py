@@ -49,6 +49,12 @@ def test_the_command_line_refuses_addresses_of_files(command, tmp_path, monkeypa
     assert not os.listdir(tmp_path)
 
 
+def test_a_run_may_start_from_the_model_at_an_address(tmp_path, capsys):
+    """Without the package of the bucket, the error names the package."""
+    command = f"train toy_cpu --data {tmp_path}/d --model_dir {tmp_path}/m --print_config --start_from {ADDRESS}"
+    assert "a local path is needed" not in run(capsys, command)[2]
+
+
 def test_a_sentence_may_begin_with_an_address(tmp_path, capsys):
     model = random_model_dir(tmp_path, max_length=8)
     status, out, _ = run(capsys, f"translate --model {model} --num_steps 1", "http://example.org ist eine Adresse.")
