@@ -92,9 +92,9 @@ class Engine:
         self.warm_up = warm_up
         # Not resolved: a request may choose the other mode, whose options resolving would forget.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
-        resolved = translator.resolved(self.decoding)
-        own = translator.has_own_engine
-        self._most_hypotheses = translator.writer(resolved).most_hypotheses if own else None  # as the options say
+        self._most_hypotheses = None  # as the options say
+        if translator.has_own_engine:
+            self._most_hypotheses = translator.writer(translator.resolved(self.decoding)).most_hypotheses
         self.counted_by = translator.card.config.readout_rules.counted_by  # the option that says how many drafts to try
         modes = [mode for mode in MODES if self._works(mode=mode)]
         self.modes = sorted(modes, key=lambda mode: mode != self.decoding.mode)

@@ -237,6 +237,7 @@ def test_another_direction_is_refused_before_training(vocab_path, tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before.keys() == {"config.gin", "padir.json", "vocab.model"}
     model = refinement_model(vocab_path)
+    setup.summarize(str(tmp_path), None, 20, model)
     assert setup.trained_in(str(tmp_path), model) is model
     other = refinement_model(vocab_path, languages="en-de")
     refuses(setup.trained_in, "holds checkpoints of another model ... (de-en)", str(tmp_path), other)
