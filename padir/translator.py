@@ -274,10 +274,8 @@ class Translator(SentenceTranslator):
         return target_lengths
 
     def _check_n_best(self, decoding: Decoding, lengths: Sequence[int] | None) -> None:
-        if lengths is not None:
-            decoding = decoding.without(*LENGTHS)  # each sentence has the one that is given
-        decoding = self.resolved(decoding)
-        check_n_best(decoding.n_best, decoding, self.writer(decoding).most_hypotheses)
+        decoding = self.resolved(decoding if lengths is None else decoding.without(*LENGTHS))
+        check_n_best(decoding.n_best, decoding, self.writer(decoding).most_hypotheses, given_length=lengths is not None)
 
     @checks.arguments
     def score(

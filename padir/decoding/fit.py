@@ -25,7 +25,7 @@ from padir.errors import PadirError
 from padir.from_text import module_of
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
-from padir.options import COUNTS, MODES, OF_OBJECTS, OPTIONS, Mode, foreign
+from padir.options import COUNTS, LENGTHS, MODES, OF_OBJECTS, OPTIONS, Mode, foreign
 from padir.pretrained import PRETRAINED
 from padir.readout.protocols import Readout
 from padir.refinement.protocols import Corruption, Strategy
@@ -76,20 +76,28 @@ def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
     return decoding.changed(mode="causal") if decoding.mode is None and config.dual else decoding
 
 
-def options_of_hypotheses(decoding: Decoding) -> str:
-    """The options that set the number of hypotheses, in words; a mode of None counts as "refine"."""
+def options_of_hypotheses(decoding: Decoding, *, given_length: bool = False) -> str:
+    """The options that set the number of hypotheses, in words; a mode of None counts as "refine".
+
+    `given_length` leaves out those that predict several lengths.
+    """
     if decoding.mode == "causal":
         return "num_drafts" if decoding.search.draws else "beam"
-    return f"{', '.join(COUNTS[:-1])} or {COUNTS[-1]}"
+    *others, last = [name for name in COUNTS if not (given_length and name in LENGTHS)]
+    return f"{', '.join(others)} or {last}"
 
 
-def check_n_best(n_best: int, decoding: Decoding, most: int | None = None) -> None:
-    """Refuses an `n_best` above `most`, a sentence's number of hypotheses; None computes it from the options."""
+def check_n_best(n_best: int, decoding: Decoding, most: int | None = None, *, given_length: bool = False) -> None:
+    """Refuses an `n_best` above `most`, a sentence's number of hypotheses; None computes it from the options.
+
+    With `given_length` each sentence has one length, which the caller gave.
+    """
     own = decoding.num_hypotheses
     most = own if most is None else most
     if n_best > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
-        remedy = f"raise {options_of_hypotheses(decoding)}" if most == own else "ask for fewer"
+        raised = options_of_hypotheses(decoding, given_length=given_length)
+        remedy = f"raise {raised}" if most == own else "ask for fewer"
         raise PadirError("n_best", expected, n_best, remedy)
 
 

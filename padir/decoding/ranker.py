@@ -29,8 +29,8 @@ class Ranker(Protocol):
     """Protocol of rules: a frozen dataclass that scores the hypotheses of every sentence of a batch; higher is better.
 
     It is called only for sentences with several hypotheses; others keep their writer's score. `needs` names the fields
-    of `Hypothesis` that it reads beside those that writers fill in: "text", "causal". On a CPU two threads may call
-    padir's own rules; a rule of somebody's own is called in the caller's thread.
+    of `Hypothesis` that it reads beside those that writers fill in: "text", "causal". A field that it does not name is
+    None. On a CPU two threads may call padir's own rules; a rule of somebody's own is called in the caller's thread.
     """
 
     @property

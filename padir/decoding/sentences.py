@@ -188,7 +188,7 @@ class SentenceTranslator:
         """Gives this translator with another engine.
 
         Args:
-          make: makes the writer of each call.
+          make: makes the writer of each call; with `n_best`, a second one tells its `most_hypotheses` first.
           at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`. Its
             threads also call rules of one's own. None calls writers and rules of one's own in the caller's thread.
         """

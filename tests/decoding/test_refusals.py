@@ -71,7 +71,10 @@ OPTIONS = {
         ({"blank_penalty": 1.0}, "blank_penalty ... at most 0 for a plain model"),
         ({"prefix_beam": 2}, "prefix_beam ... at most 1 for a plain model ... set num_lengths"),
         ({"n_best": 99, "num_lengths": 3, "num_drafts": 2}, "n_best must be at most 6"),
-        ({"n_best": 7, "num_lengths": 9, "target_lengths": [3] * 3}, "n_best must be at most 1"),
+        (
+            {"n_best": 7, "num_lengths": 9, "target_lengths": [3] * 3},
+            "n_best must be at most 1 ... raise prefix_beam or num_drafts",
+        ),
         *(({"strategy": each}, STRATEGIES) for each in (EasyFirst(), Rejecter(), BlockGibbs(), IndependentParallel())),
         *(({"canvas": each}, SEEN) for each in (Mask(), MaskRange(), Mixed())),
         *(({"target_lengths": each}, "target_lengths ... a list or None, got ") for each in (np.array(3), 3)),

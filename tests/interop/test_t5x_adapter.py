@@ -245,6 +245,16 @@ def test_another_direction_is_refused_before_training(vocab_path, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_checkpoint_of_another_direction_is_not_evaluated(vocab_path, tmp_path):
+    model = refinement_model(vocab_path)
+    setup.summarize(str(tmp_path), None, 0, model)
+    checkpoint = str(tmp_path / "checkpoint_200")
+    assert setup.restored_from(checkpoint, model) is model
+    other = refinement_model(vocab_path, languages="en-de")
+    for paths in (checkpoint, [str(tmp_path / "elsewhere" / "checkpoint_1"), checkpoint]):
+        refuses(setup.restored_from, "holds checkpoints of another model ... (de-en)", paths, other)
+
+
 def test_the_task_has_a_name_or_a_folder(vocab_path):
     refuses(setup.task, "neither a name nor a folder", vocabulary=str(vocab_path))
     both = "both a name (toy_de_en) and a folder (data/mine): set adapter.task.name=None"

@@ -20,7 +20,7 @@ from padir.cli import main
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import (
     check_fits,
-    check_resumed,
+    check_described,
     export_checkpoint,
     import_model,
     read_description,
@@ -252,13 +252,13 @@ def test_a_run_of_another_direction_is_not_resumed(model_dir, tmp_path):
     """T5X would train nothing, and padir.json would describe the earlier checkpoints as the other direction."""
     translator = Translator.load(model_dir)
     card = dataclasses.replace(translator.card, task="another name", decoding={"num_lengths": 2})
-    check_resumed(tmp_path, card, translator.tokenizer)
+    check_described(tmp_path, card, translator.tokenizer)
     write_description(tmp_path, translator.card, translator.tokenizer)
-    check_resumed(tmp_path, card, translator.tokenizer)
+    check_described(tmp_path, card, translator.tokenizer)
     other = dataclasses.replace(card, source_language=card.target_language, target_language=card.source_language)
-    refuses(check_resumed, "holds checkpoints of another model", tmp_path, other, translator.tokenizer)
+    refuses(check_described, "holds checkpoints of another model", tmp_path, other, translator.tokenizer)
     (tmp_path / "vocab.model").write_bytes(b"another")
-    refuses(check_resumed, "holds checkpoints of another model", tmp_path, card, translator.tokenizer)
+    refuses(check_described, "holds checkpoints of another model", tmp_path, card, translator.tokenizer)
 
 
 def test_an_interrupted_export_can_be_repeated(model_dir, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from padir.interop.exported_options import EXPORTED, check_exported
 from padir.interop.packing import draft_rows, packed_without_repeats
 from padir.interop.prepared_tasks import register_prepared
 from padir.interop.seqio_tasks import read_vocabulary
-from padir.interop.t5x.exchange import check_resumed, write_description
+from padir.interop.t5x.exchange import check_described, write_description
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
 from padir.models.length import top_lengths
@@ -67,6 +67,7 @@ __all__ = [
     "factor_rules",
     "languages_of",
     "learning_rate",
+    "restored_from",
     "summarize",
     "task",
     "trained_in",
@@ -389,7 +390,19 @@ def trained_in(model_dir: str, model: RefinementModel) -> RefinementModel:
     if not is_address(model_dir):
         if not os.path.isabs(model_dir):
             raise PadirError("MODEL_DIR", "an absolute path, for T5X's checkpoints", model_dir)
-        check_resumed(Path(model_dir), model.card, model.tokenizer)
+        check_described(Path(model_dir), model.card, model.tokenizer)
+    return model
+
+
+def restored_from(checkpoint_path: str | Sequence[str], model: RefinementModel) -> RefinementModel:
+    """Returns the model, if T5X may give it the parameters of the checkpoint, or of each of them.
+
+    Raises:
+      PadirError: a checkpoint on disk is of other languages or of another vocabulary.
+    """
+    for path in [checkpoint_path] if isinstance(checkpoint_path, str) else checkpoint_path:
+        if not is_address(path):
+            check_described(Path(path).parent, model.card, model.tokenizer)
     return model
 
 

@@ -258,8 +258,8 @@ def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
         raise PadirError(what, remedy="give another folder")
 
 
-def check_resumed(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
-    """Refuses a T5X run in a folder whose checkpoints are of other languages or another vocabulary.
+def check_described(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
+    """Refuses a folder whose checkpoints are of other languages or another vocabulary than the card and tokenizer.
 
     Sizes need no check, because T5X refuses other shapes; the other fields of an exported model's card may differ.
     """
