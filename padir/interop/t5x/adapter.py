@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,9 @@ __all__ = [
     "factor_rules",
     "languages_of",
     "learning_rate",
-    "restored_from",
+    "of_run",
     "summarize",
     "task",
-    "trained_in",
     "vocabulary_of",
 ]
 
@@ -381,28 +380,16 @@ def learning_rate(num_steps: int, schedule: Cosine = Cosine()) -> optax.Schedule
     return schedule.schedule(num_steps)
 
 
-def trained_in(model_dir: str, model: RefinementModel) -> RefinementModel:
-    """Returns the model, if T5X may train it in the folder; gin asks before tf.data has threads, which outlive errors.
+def of_run(path: str, model: RefinementModel) -> RefinementModel:
+    """Returns the model, if T5X may train it in the folder `path`, or give it the checkpoint `path`.
 
-    Raises:
-      PadirError: `model_dir` is relative, or has checkpoints on disk of other languages or of another vocabulary.
+    It refuses a relative path, and one on disk of other languages or another vocabulary, before tf.data has threads.
     """
-    if not is_address(model_dir):
-        if not os.path.isabs(model_dir):
-            raise PadirError("MODEL_DIR", "an absolute path, for T5X's checkpoints", model_dir)
-        check_described(Path(model_dir), model.card, model.tokenizer)
-    return model
-
-
-def restored_from(checkpoint_path: str | Sequence[str], model: RefinementModel) -> RefinementModel:
-    """Returns the model, if T5X may give it the parameters of the checkpoint, or of each of them.
-
-    Raises:
-      PadirError: a checkpoint on disk is of other languages or of another vocabulary.
-    """
-    for path in [checkpoint_path] if isinstance(checkpoint_path, str) else checkpoint_path:
-        if not is_address(path):
-            check_described(Path(path).parent, model.card, model.tokenizer)
+    if not is_address(path):
+        if not os.path.isabs(path):
+            raise PadirError("MODEL_DIR and CHECKPOINT_PATH", "absolute paths, for T5X's checkpoints", path)
+        run = Path(path).parent if Path(path).name.startswith("checkpoint_") else Path(path)
+        check_described(run, model.card, model.tokenizer)
     return model
 
 
