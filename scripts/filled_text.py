@@ -26,8 +26,8 @@ def one_pass() -> str:
     """The README's sentence on one pass."""
     rows = shipped()
     behind = score(rows["de_en_ctc", 1], "bleu") - score(rows["de_en_ctc", None], "bleu")
-    return f"""One pass of `de_en_ctc` is {behind:.1f} BLEU behind its own greedy search, and slower in these batches
-([quality and speed](docs/speed.md))."""
+    return f"""With its table, one pass of `de_en_ctc` is {behind:.1f} BLEU behind greedy search by the same model, and
+slower in this run ([quality and speed](docs/speed.md))."""
 
 
 def paper_size() -> str:
@@ -41,15 +41,15 @@ def paper_size() -> str:
     ctranslate2 = found["ar by CTranslate2, int8, 1 thread", 1, None, 1]
     return f"""At the paper's size (67M parameters, random weights, 2 cores of an AMD EPYC), four passes over a
 draft of 30 tokens take {found["padir", None, 1, 1]}. The autoregressive model's greedy search takes
-{found["ar", 1, None, 1]}. 32 such sentences at once take {found["padir", None, 1, 32]} and
-{found["ar", 1, None, 32]}. With five drafts one sentence takes {found["padir", None, 5, 1]}. Greedy search in
+{found["ar", 1, None, 1]}. 32 such sentences at once take padir {found["padir", None, 1, 32]}, and greedy search
+{found["ar", 1, None, 32]}. With five drafts of one sentence, padir takes {found["padir", None, 5, 1]}. Greedy search in
 CTranslate2 (int8) takes {ctranslate2}."""
 
 
 def unknown_words() -> str:
     """The share of references with a non-word."""
     shares = [score(load(name)[0], "reference_non_words") for name in ("general_de_en_tatoeba", "multi30k_de_en_dual")]
-    return "Of the references {:.1f} % (Tatoeba) and {:.1f} % (Multi30k) have a non-word.".format(*shares)
+    return "Of the references, {:.1f} % (Tatoeba) and {:.1f} % (Multi30k) have a non-word.".format(*shares)
 
 
 def everyday() -> str:
@@ -93,9 +93,9 @@ def stutter() -> str:
     ctc = {bool(row["causal"]): f"{score(row, 'stutter'):.2f}" for row in reversed(load("general_de_en_ctc_tatoeba"))}
     return f"""{table(head, lines, text=True)}
 
-The clean-up removes {100 * min(removed):.0f} to {100 * max(removed):.0f} % of the repeats. It leaves few in a test
-set, too few for fine comparisons. In one pass `de_en_ctc`, which drops no repeats, has {ctc[False]}, and its greedy
-search {ctc[True]} ([table](speed.md#one-pass-against-greedy-search))."""
+The clean-up removes {100 * min(removed):.0f} to {100 * max(removed):.0f} % of the repeats. What is left is too little
+for fine comparisons. On Tatoeba `de_en_ctc`, which drops no repeats, has {ctc[False]} in one pass and {ctc[True]} by
+greedy search ([table](speed.md#one-pass-against-greedy-search))."""
 
 
 def similarity() -> str:
@@ -103,8 +103,9 @@ def similarity() -> str:
     rows = [*load("general_de_en_tatoeba"), *load("general_de_en_ctc_tatoeba")]
     pairs = [*itertools.combinations([(score(row, "bleu"), score(row, "similarity")) for row in rows], 2)]
     others = [abs(a[0] - b[0]) for a, b in pairs if (a[0] - b[0]) * (a[1] - b[1]) <= 0]
-    return f"""Similarity ranks {len(pairs) - len(others)} of {len(pairs)} pairs of these systems, and of [those of one
-pass](speed.md#one-pass-against-greedy-search), as BLEU does. The others differ by at most {max(others):.1f} BLEU."""
+    return f"""Here and in [the table of one pass](speed.md#one-pass-against-greedy-search) are {len(pairs)}
+pairs of systems. Similarity and BLEU prefer the same system in {len(pairs) - len(others)}; in the others BLEU differs
+by at most {max(others):.1f}."""
 
 
 def updates() -> str:
@@ -114,8 +115,8 @@ def updates() -> str:
         statistics.mean(run["right"]["padir 4"] for name, run in runs.items() if name.rpartition("_")[0] == system)
         for system in ("padir_longer", "padir")
     )
-    return f"""They were far from trained: with 4,000 updates the paper's objective has {long:.1f} % right outputs, with
-1,500 it has {short:.1f} %. So nothing is said about long runs."""
+    return f"""The systems were far from trained: after 1,500 updates the paper's objective has {short:.1f} % right
+outputs, after 4,000 it has {long:.1f} %. So the table says nothing about long runs."""
 
 
 def with_bigrams() -> str:
@@ -209,8 +210,22 @@ def differences() -> str:
   outputs, {words} have a non-word."""
 
 
+def plans() -> str:
+    """XLA's plans of the training step's memory, and what devices exchange in a step."""
+    lines = []
+    for plan in json.loads((RESULTS / "plans.json").read_text()):
+        options = [option.removeprefix("--gin.") for option in plan["options"]]
+        said = ", ".join(f"`{option}`" for option in options) or "none"
+        exchanged = [f"{size / 1e6:,.0f} MB {kind}" for kind, size in plan["exchanged"].items() if size >= 5e6]
+        head = [plan["config"], plan["topology"], said]
+        lines.append([*head, f"{plan['bytes'] / 1e9:.1f} GB", ", ".join(exchanged) or "-"])
+    return table(
+        ["configuration", "topology", "options", "memory of a device", "exchanged in a step"], lines, text=True
+    )
+
+
 TEXTS = {
     each.__name__: each
     for each in (one_pass, paper_size, unknown_words, everyday, strategies, stutter, differences, similarity, updates)
-    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu, terms)
+    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu, terms, plans)
 }
