@@ -275,7 +275,8 @@ class Translator(SentenceTranslator):
 
     def _check_n_best(self, decoding: Decoding, lengths: Sequence[int] | None) -> None:
         decoding = self.resolved(decoding if lengths is None else decoding.without(*LENGTHS))
-        check_n_best(decoding.n_best, decoding, self.writer(decoding).most_hypotheses, given_length=lengths is not None)
+        most = self.writer(decoding).most_hypotheses
+        check_n_best(decoding.n_best, decoding, self.card.config, most, given_length=lengths is not None)
 
     @checks.arguments
     def score(

@@ -94,7 +94,7 @@ def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
             raise PadirError(f"there is no setting {name!r}", remedy=nearest(name, args.settings))
         if args.settings[name] == owner:
             parameters = inspect.signature(pkgutil.resolve_name(owner), eval_str=True).parameters
-            values[name] = _typed(name, value, parameters[name].annotation) if name in parameters else value
+            values[name] = typed(name, value, parameters[name].annotation) if name in parameters else value
     return values
 
 
@@ -107,7 +107,7 @@ def refuse(args: argparse.Namespace, reader: str, *names: str) -> None:
             raise PadirError(f"{reader} does not read {shown}: leave one of them out")
 
 
-def _typed(name: str, value: Any, hint: Any) -> Any:
+def typed(name: str, value: Any, hint: Any) -> Any:
     """A value of the annotated type: for a sequence, text is split at blanks, or at commas between numbers."""
     several = [
         each for each in (hint, *typing.get_args(hint)) if typing.get_origin(each) in (tuple, Sequence, Collection)
@@ -183,6 +183,8 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **val
         own = dict(zip(several, combination, strict=True)) | values
         if mode := own["mode"]:  # each option goes to the modes that read it
             own |= dict.fromkeys(foreign(mode))
+            if mode == "causal" and len(args.mode) > 1 and not args.temperature:
+                own["num_drafts"] = None  # of drafts; a search has none
         found.append(decoding_of(args, default, **own))
     return list(dict.fromkeys(found))  # values that a mode does not read make no further ones
 
@@ -202,7 +204,7 @@ def check_options(
     used = [(each, model[1]) for model in models for each in _in_own_modes(*model, asked, several=len(models) > 1)]
     _check_all_are_read(asked, used)
     if counted:
-        _check_choice(args, [each for each, _ in used])
+        _check_choice(args, used)
 
 
 def _asked_options(args: argparse.Namespace) -> dict[str, str]:
@@ -219,7 +221,7 @@ def _asked_options(args: argparse.Namespace) -> dict[str, str]:
 def _in_own_modes(
     name: str, sizes: ModelConfig, decodings: Sequence[Decoding], asked: Mapping[str, str], several: bool
 ) -> list[Decoding]:
-    """The options in the modes that a model has; refuses one of several models for which they leave none."""
+    """The options in the modes that a model has; with several models, refuses one that none of their modes fits."""
     own = [each for each in decodings if each.mode in (None, *modes_of(sizes))]
     if not own:
         (only,) = modes_of(sizes)
@@ -245,25 +247,25 @@ def _check_all_are_read(asked: Mapping[str, str], used: Sequence[tuple[Decoding,
         if written.startswith("--"):
             raise foreign_option(asked[written], written, str(first.mode), sizes)
     if "fusion" in asked.values() and not any(each.fusion is None or reads_fusion(each, of) for each, of in used):
-        raise unread_fusion()
+        raise unread_fusion(sizes)
     if unread:
         warn(f"the mode {first.mode!r} does not read {' and '.join(unread)} of the configuration")
 
 
-def _check_choice(args: argparse.Namespace, used: Sequence[Decoding]) -> None:
+def _check_choice(args: argparse.Namespace, used: Sequence[tuple[Decoding, ModelConfig]]) -> None:
     """Refuse --rerank of a single hypothesis, and an --n_best above the number of hypotheses.
 
     The gaps of a --template make several hypotheses, too, and so may a --writer: the library checks those.
     """
     if getattr(args, "template", None) or getattr(args, "writer", None):
         return
-    most = max(used, key=lambda each: each.num_hypotheses)
+    most, sizes = max(used, key=lambda each: each[0].num_hypotheses)
     rerank = getattr(args, "rerank", None) or "own"
     chooses = {*(rerank if isinstance(rerank, list) else [rerank])} != {"own"}
     if chooses and most.num_hypotheses == 1:
-        remedy = f"raise {options_of_hypotheses(most)}"
+        remedy = f"raise {options_of_hypotheses(most, sizes)}"
         raise PadirError("--rerank needs several hypotheses of a sentence", got=1, remedy=remedy)
-    check_n_best(getattr(args, "n_best", None) or 0, most)
+    check_n_best(getattr(args, "n_best", None) or 0, most, sizes)
 
 
 def named_model(model: str) -> tuple[str, str]:

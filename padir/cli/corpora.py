@@ -102,6 +102,5 @@ def test_set_of(args: argparse.Namespace) -> TestSet:
     test_set = TestSet.of_source(source_of(args), args.split)
     if files:
         names = dict.fromkeys(Path(path).name.split(".")[0] for path in files[args.split])
-        task = "+".join(names) if len(files[args.split]) > 2 else next(iter(names))
-        test_set = dataclasses.replace(test_set, task=task)
+        test_set = dataclasses.replace(test_set, task="+".join(names))
     return test_set

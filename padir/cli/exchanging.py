@@ -47,7 +47,8 @@ def run_t5x(args: argparse.Namespace) -> dict[str, Any]:
         configuration = "a configuration (--gin_file or --gin.ModelConfig.width=512)"
         parts = {"--vocab FILE": args.vocab, "--languages such as de-en": args.languages, configuration: args.gin}
         missing = " and ".join(part for part, value in parts.items() if not value)
-        raise PadirError(f"no padir.json describes the model: give {missing}")
+        what = "no padir.json describes the model" if described is None else "--vocab takes the place of padir.json"
+        raise PadirError(what, remedy=f"give {missing}")
     else:
         card, tokenizer = _t5x_card(args)
     options = given(args, "step", "seed") | chosen(args, "padir.interop.t5x.exchange:import_model")

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from padir.cli.arguments import (
     import_own,
     load_models,
     named_model,
-    named_value,
     options_given,
     refuse,
+    typed,
 )
 from padir.cli.console import tell, warn
 from padir.cli.corpora import files_of, folders_of, named_folders, test_set_of
@@ -69,7 +70,8 @@ class Extent:
 
 def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     extent = Extent(**chosen(args, "padir.cli.measuring:Extent"))
-    checks.counts(1, sentences=extent.sentences, repeats=extent.repeats, **{"--batch_size": min(args.batch_size)})
+    batch_sizes = args.batch_size or [1, 8, 32]
+    checks.counts(1, sentences=extent.sentences, repeats=extent.repeats, **{"--batch_size": min(batch_sizes)})
     if args.steps is not None:
         return _benchmark_training(args, extent)
     files = [name.endswith(".gin") for name in args.model or ()]
@@ -91,7 +93,7 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     systems = benchmark.systems(translators, decodings, given_lengths=random, warn=warn)
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []
-    for size in args.batch_size:
+    for size in batch_sizes:
         count = max(size, extent.sentences)  # at least one batch
         timed = test_set
         if random:
@@ -142,6 +144,7 @@ def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, A
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
     refuse(args, "--steps times training, which", "model", "step", "ctranslate2", "task", *files_of(args), "data_dir")
+    refuse(args, "--steps reads Batching.rows, and", "batch_size")
     refuse(args, "--steps times training, which", "languages", *options_given(args), "sentences", "repeats", "tokens")
     names = named_folders(args)
     random = not args.data and not any(is_address(name) or Path(name).exists() for name in names)
@@ -254,13 +257,9 @@ def _sizes(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig) -> tup
 
 
 def run_ising(args: argparse.Namespace) -> dict[str, Any]:
+    hints = typing.get_type_hints(ising.sizes_of(args.subject))
     sizes = chosen(args, "padir.studies.ising.subjects:run")
-    for name in sizes.keys() & {"samples", "couplings", "fields", "only"}:
-        value = sizes[name]
-        if name != "only" and isinstance(value, str):
-            value = [named_value(f"={word}", "--set")[1] for word in value.split(",")]
-        value = value if isinstance(value, list) else [value]
-        sizes[name] = tuple(map(float, value) if name in ("couplings", "fields") else value)
+    sizes = {name: typed(name, value, hints[name]) if name in hints else value for name, value in sizes.items()}
     found = ising.run(args.subject, seed=args.seed, output=args.output, tell=tell, **sizes)
     _show_study(args.subject, ising.COLUMNS[args.subject], [ising.cells(args.subject, row) for row in found["rows"]])
     ising.verify(found)

@@ -32,12 +32,8 @@ def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
     compile_cache()
     tell_of_compiling()
     log_to_stderr()
-    with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
-        if signal.SIGHUP in stop_signals():
-            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        with told_of_stopping():
+        with _interrupted_by_signals(), told_of_stopping():
             _run(args, bindings)
     except PadirError as error:
         return _fail(str(error), 1 if isinstance(error, Unreachable) else 2)
@@ -52,6 +48,22 @@ def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
         _discard_output()
         return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     return getattr(args, "status", 0)
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt the block as Ctrl-C does, so that half-written files are removed."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if signal.SIGHUP in stop_signals():
+            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:

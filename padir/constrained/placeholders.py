@@ -95,7 +95,7 @@ def _continue_lost(
 ) -> None:
     """Writes results that lack marks again, from left to right, one mark after the other.
 
-    After each round, a result has fewer faults than before, or it is the one from before and takes part in no other.
+    After each round, a result has fewer faults than before; otherwise the earlier one stays, and is not tried again.
     Its passes are the sum of all rounds.
     """
     causal = decoding.without("shortlist", "rerank").changed(mode="causal")

@@ -43,7 +43,7 @@ def read_terms(path: str | os.PathLike[str]) -> dict[str, str]:
       PadirError: there is no such file, a line has no tab or an empty side, or source words have two targets.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PadirError(f"cannot read the terms {path} ({error})", remedy="give a UTF-8 file") from None
     terms = {}
@@ -118,6 +118,8 @@ def _compared(terms: Terms, source: str, target: str) -> tuple[list[Edit], list[
 
 def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | None:
     """Takes the first place of words in a text whose characters are not `taken` yet."""
+    if words_of.lower() not in text.lower() and words_of.upper() not in text.upper():
+        return None  # as most of many terms, without making their patterns
     for match in _pattern(words_of).finditer(text):
         begin, end = match.span()
         if not any(taken[begin:end]):
@@ -126,7 +128,7 @@ def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | Non
     return None
 
 
-@functools.lru_cache(_MOST_TERMS)  # a long list of terms is looked for in every text
+@functools.lru_cache(10_000)
 def _pattern(words_of: str) -> re.Pattern[str]:
     """The words in any case; scripts without spaces have no ends of words."""
     word = re.escape(words_of)

@@ -2,8 +2,9 @@
 
 The weight of a target token and a source token is the mean cross-attention over all heads of the decoder.
 Tokens are joined to words and punctuation marks (`padir.text.placing.units`), and each target unit is linked to the
-source unit of the greatest summed weight. A source unit without a link takes over a target unit if that unit gives it
-more than half of its greatest weight, and if the unit's present source has a stronger link elsewhere.
+source unit of the greatest summed weight. A source unit without a link takes over a target unit from its present source
+unit on two conditions: the target unit's weight for it is more than half of its greatest, and the present source unit
+has a stronger link to another target unit.
 """
 
 from __future__ import annotations

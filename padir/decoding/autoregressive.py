@@ -193,34 +193,21 @@ def score_targets(
     model: Transformer,
     params: Any,
     source_BS: Int[Array, "B S"] | np.ndarray,
-    target_RL: Int[Array, "R L"] | np.ndarray,
-) -> Float[Array, "R L"]:
+    target_BL: Int[Array, "B L"] | np.ndarray,
+) -> Float[Array, "B L"]:
     """A causal model's log-probability of each token of given targets, in one teacher-forced pass; 0 at padding.
 
-    Only the logits of one target of each sentence, [B, L, V], are in memory at a time.
-
     Args:
-      source_BS: one sentence with its EOS in each row.
-      target_RL: targets with EOS, R = B * N rows: N targets of the first sentence, then of the second, and so on.
+      source_BS, target_BL: one sentence with its EOS in each row, and its target with EOS.
     """
-    source_BS, target_RL = jnp.asarray(source_BS), jnp.asarray(target_RL)
-    present_RL = target_RL > 0
+    source_BS, target_BL = jnp.asarray(source_BS), jnp.asarray(target_BL)
+    present_BL = target_BL > 0
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)
-    states_RLD = bound.target_states(target_RL, present_RL.astype(jnp.int32), cross_kv, encoded.segment_BS)
-    # A group has one row of each sentence, so that devices that share the sentences share every group.
-    batch = source_BS.shape[0]
-    groups = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[1:]).swapaxes(0, 1), (states_RLD, target_RL))
-
-    def read(group):
-        states_BLD, target_BL = group
-        logits_BLV = model.bind({"params": params}).logits(states_BLD)
-        at_target_BL = jnp.take_along_axis(logits_BLV, target_BL[..., None], axis=-1)[..., 0]
-        return at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1)
-
-    log_prob_RL = jax.lax.map(read, groups).swapaxes(0, 1).reshape(target_RL.shape)
-    return jnp.where(present_RL, log_prob_RL, 0.0)
+    logits_BLV = bound.teacher_force(target_BL, present_BL.astype(jnp.int32), cross_kv, encoded.segment_BS)
+    at_target_BL = jnp.take_along_axis(logits_BLV, target_BL[..., None], axis=-1)[..., 0]
+    return jnp.where(present_BL, at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1), 0.0)
 
 
 class PrefixTrees(NamedTuple):
@@ -288,8 +275,8 @@ def score_trees(
 ) -> Float[Array, "B N"]:
     """A causal model's log-probability of each target, in one pass that reads each prefix once; 0 for empty targets.
 
-    Only the logits of `group` prefixes are in memory at a time. Padding has none, unless `group` is None for sentences
-    that several devices share.
+    Only the logits of `group` prefixes are in memory at a time, and padding is skipped. None, for several devices,
+    computes all logits at once, those of padding, too.
     """
     bound = model.bind({"params": params})
     states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)

@@ -24,13 +24,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from padir.errors import PadirError
-from padir.readout.prefix_beam import FNV_PRIME
 from padir.storage.arrays import load_arrays, save_arrays
 from padir.storage.manifest import Manifest
 from padir.text.ids import PADDING
 from padir.text.tokenizer import Tokenizer
 
+# `_PRIME`, `_LETTERS`, `_hash` and lower case are part of the format, because files hold hashes of words; the
+# discount, the columns and the bitmap are made anew whenever a file is read.
 FORMAT = "padir-bigrams 1"
+_PRIME = 16_777_619  # of hashes (FNV)
 FILE = "bigrams.npz"
 BEGIN = PADDING  # the id that stands before the first piece
 _DISCOUNT = 0.75  # of a seen bigram's count
@@ -253,7 +255,7 @@ class Spelling:
             ends_V[i] = not runs or runs[0].span() != (0, len(text))
             if runs and runs[0].start() == 0:
                 lead_V[i] = _hash(runs[0][0])
-                factor_V[i] = pow(FNV_PRIME, len(runs[0][0]), 1 << 32)
+                factor_V[i] = pow(_PRIME, len(runs[0][0]), 1 << 32)
             if ends_V[i] and runs and runs[-1].end() == len(text):
                 tail_V[i] = _hash(runs[-1][0])
         return Spelling(*map(jnp.asarray, (lead_V, factor_V, ends_V, tail_V)))
@@ -293,7 +295,7 @@ def all_known(known: np.ndarray, text: str, source: str) -> bool:
 
 
 def _hash(letters: str) -> int:
-    return functools.reduce(lambda value, letter: (value * FNV_PRIME + ord(letter)) % (1 << 32), letters, 0)
+    return functools.reduce(lambda value, letter: (value * _PRIME + ord(letter)) % (1 << 32), letters, 0)
 
 
 @flax.struct.dataclass

@@ -9,7 +9,7 @@ import numpy as np
 
 from padir.decoding.bigrams import all_known
 from padir.decoding.hypothesis import Hypothesis, SourceSentence
-from padir.decoding.reading import by_rank, first_whole, ranks_of
+from padir.decoding.reading import best_first
 from padir.decoding.refiner import Refiner
 from padir.decoding.searcher import Searcher
 from padir.decoding.writer import Writer, Written
@@ -25,7 +25,7 @@ class Fallback:
 
     The best hypothesis is the writer's own, as no rule ranks beside a fallback. Such a sentence has the second writer's
     hypotheses alone, and the passes of both writers. Sentences with a template or a given length keep what the first
-    writer wrote. Scores of greedy search are divided by the default `length_penalty`, because refining reads none.
+    writer wrote. Greedy search has the default `length_penalty`, which options of refining cannot set.
 
     Attributes:
       known: bitmap of known words (`padir.decoding.bigrams.BigramScore.known`), on the host.
@@ -59,7 +59,7 @@ class Fallback:
         def is_broken(n: int) -> bool:
             return broken(self.tokenizer.decode(hypotheses[n].tokens, source.text), source.text) > 0
 
-        return hypotheses[first_whole(by_rank(ranks_of(hypotheses)), is_broken)]
+        return hypotheses[best_first([each.order for each in hypotheses], is_broken)[0]]
 
     def _falls_back(self, source: SourceSentence, best: Hypothesis) -> bool:
         if source.template is not None or source.target_length is not None:

@@ -39,8 +39,8 @@ _log = logging.getLogger("padir")
 def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
     """The options of a call: `decoding`, or the model's `own`, with changes by name.
 
-    A change that nothing reads is refused. `resolve` leaves such options of a `Decoding` out, because it may be of a
-    card or for several modes.
+    A change that the model's mode does not read is refused. `resolve` leaves such options of a `Decoding` out, because
+    it may be of a card or for several modes.
 
     Raises:
       PadirError: the changes belong to different modes, to a mode that the model does not have, or are `fusion` that
@@ -53,7 +53,7 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
             if changes.get(name) is not None:
                 raise foreign_option(name, name, only, config)
     if "fusion" in changes and made.fusion is not None and not reads_fusion(made, config):
-        raise unread_fusion()
+        raise unread_fusion(config)
     mode_of(made, config)
     return made
 
@@ -65,9 +65,11 @@ def reads_fusion(decoding: Decoding, config: ModelConfig) -> bool:
     return decoding.prefix_beam > 1 or config.geometry.is_sentence or decoding.falls_back
 
 
-def unread_fusion() -> PadirError:
+def unread_fusion(config: ModelConfig) -> PadirError:
     """The error for fusion that is asked for and that nothing reads."""
-    what = "fusion is for refining, for a prefix_beam above 1 and for greedy search (beam=1)"
+    refining = "refining" if config.geometry.is_sentence else "a prefix_beam above 1"
+    readers = {"refine": refining, "causal": "greedy search (beam=1)"}
+    what = f"fusion is for {' and '.join(readers[mode] for mode in modes_of(config))}"
     return PadirError(what, remedy="leave it out, or choose one of these")
 
 
@@ -76,18 +78,21 @@ def from_left(decoding: Decoding, config: ModelConfig) -> Decoding:
     return decoding.changed(mode="causal") if decoding.mode is None and config.dual else decoding
 
 
-def options_of_hypotheses(decoding: Decoding, *, given_length: bool = False) -> str:
-    """The options that set the number of hypotheses, in words; a mode of None counts as "refine".
+def options_of_hypotheses(decoding: Decoding, config: ModelConfig, *, given_length: bool = False) -> str:
+    """The options that set a model's number of hypotheses, in words; a mode of None counts as "refine".
 
     `given_length` leaves out those that predict several lengths.
     """
     if decoding.mode == "causal":
-        return "num_drafts" if decoding.search.draws else "beam"
-    *others, last = [name for name in COUNTS if not (given_length and name in LENGTHS)]
-    return f"{', '.join(others)} or {last}"
+        return "num_drafts" if decoding.temperature else "beam"
+    limits = config.readout_rules.limits
+    names = [name for name in COUNTS if limits.get(name) != 1 and not (given_length and name in LENGTHS)]
+    return " or ".join(names)
 
 
-def check_n_best(n_best: int, decoding: Decoding, most: int | None = None, *, given_length: bool = False) -> None:
+def check_n_best(
+    n_best: int, decoding: Decoding, config: ModelConfig, most: int | None = None, *, given_length: bool = False
+) -> None:
     """Refuses an `n_best` above `most`, a sentence's number of hypotheses; None computes it from the options.
 
     With `given_length` each sentence has one length, which the caller gave.
@@ -96,7 +101,7 @@ def check_n_best(n_best: int, decoding: Decoding, most: int | None = None, *, gi
     most = own if most is None else most
     if n_best > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
-        raised = options_of_hypotheses(decoding, given_length=given_length)
+        raised = options_of_hypotheses(decoding, config, given_length=given_length)
         remedy = f"raise {raised}" if most == own else "ask for fewer"
         raise PadirError("n_best", expected, n_best, remedy)
 
@@ -176,8 +181,8 @@ def resolve(
 ) -> Decoding:
     """Fills in the mode, and the model's own strategy and canvas, and forgets what the mode does not read.
 
-    Options that were resolved before cost nothing, unless they have a rule of one's own: two rules that are equal need
-    not be the same object.
+    Results are remembered, except with a rule of one's own: a remembered result would hold an equal rule, not the
+    caller's object.
 
     Raises:
       PadirError: options do not fit the model.
@@ -206,7 +211,7 @@ def _resolve_search(decoding: Decoding) -> Decoding:
     """`resolve` for writing from left to right."""
     if decoding.rerank == "causal":
         decoding = decoding.without("rerank")  # a search has the scores of the causal side
-    if decoding.num_drafts > 1 and not decoding.search.draws:
+    if decoding.num_drafts > 1 and not decoding.temperature:
         raise PadirError("num_drafts", "1 without a temperature", decoding.num_drafts, "give a temperature above 0")
     return decoding
 

@@ -171,10 +171,6 @@ class FusedSearch:
     def size(self) -> int:
         return self.search.size
 
-    @property
-    def draws(self) -> bool:
-        return self.search.draws
-
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         last_B1 = jnp.take_along_axis(rows.tokens_BNL, jnp.maximum(rows.length_BN - 1, 0)[..., None], axis=2)[..., 0]
         last_B1 = jnp.where(rows.length_BN == 0, -1, last_B1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from jaxtyping import Int
 from padir.decoding.bigrams import BigramScore
 from padir.decoding.encoding import encode, padded
 from padir.decoding.program_cache import PROGRAMS, check_process
-from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
@@ -27,6 +27,8 @@ from padir.models.transformer import Transformer
 from padir.text.ids import EOS
 from padir.text.normalise import Normalised, composed
 from padir.text.tokenizer import Tokenizer, surrogates_error
+
+_MAKING = threading.RLock()  # sides and converted parameters, which several threads ask for
 
 
 class EncodedBatch(NamedTuple):
@@ -69,9 +71,14 @@ class LoadedModel:
         """The module that the parameters belong to."""
         return Transformer(self.card.config, self.card.ids)
 
-    @functools.cached_property
+    @property
     def converted(self) -> Any:
         """The parameters as programs of decoding read them (`in_model_dtype`), converted once, not in every batch."""
+        with _MAKING:
+            return self._converted
+
+    @functools.cached_property
+    def _converted(self) -> Any:
         if self.origin is not None and self.card.config.causal and not self.origin.card.config.causal:
             return self.origin.side("refine", self.precision).converted  # both sides of a dual model share one copy
         return in_model_dtype(self.card.config, self.params)
@@ -114,7 +121,7 @@ class LoadedModel:
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def side(self, mode: str, precision: str | None = None) -> LoadedModel:
-        """The side for a mode of `padir.options.MODES` and a precision, by default its own; one thread makes each once.
+        """The side for a mode of `padir.options.MODES` and a precision, by default its own; each is made once.
 
         int8 rounds the weights to 8 bits. A sentence's translation may then depend on its batch, because a difference
         in the last bits can change the rounding of an activation. bfloat16 is for weights and activations; softmax,
@@ -126,16 +133,17 @@ class LoadedModel:
         if mode == "refine" and self.card.config.causal:
             raise PadirError("an autoregressive model has no side that refines")
         key = mode, precision  # of the model itself
-        if key not in self._sides:
-            if mode == "causal" and not self.card.config.causal:  # the autoregressive side of a dual model
-                refines = self.side("refine", precision)  # with the same parameters
-                config = refines.card.config.as_causal()
-                card = dataclasses.replace(refines.card, config=config, corruption=None, strategy=None)
-                made = dataclasses.replace(refines, card=card, origin=self)
-            else:
-                made = self._in_precision(precision)
-            self._sides[key] = made
-        return self._sides[key]
+        with _MAKING:
+            if key not in self._sides:
+                if mode == "causal" and not self.card.config.causal:  # the autoregressive side of a dual model
+                    refines = self.side("refine", precision)  # with the same parameters
+                    config = refines.card.config.as_causal()
+                    card = dataclasses.replace(refines.card, config=config, corruption=None, strategy=None)
+                    made = dataclasses.replace(refines, card=card, origin=self)
+                else:
+                    made = self._in_precision(precision)
+                self._sides[key] = made
+            return self._sides[key]
 
     @functools.cached_property
     def _sides(self) -> dict[tuple[str, str], LoadedModel]:
@@ -171,10 +179,6 @@ class LoadedModel:
 
         params = self.params if precision == "float32" else jax.tree_util.tree_map_with_path(rounded, self.params)
         return dataclasses.replace(self, params=params, card=card, origin=self)
-
-    def written_ids(self, source_BS: np.ndarray, shortlist: Shortlist | None) -> np.ndarray | None:
-        """The ids that a shortlist allows for a batch; None: all ids."""
-        return None if shortlist is None else shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
         """The encoder's input, token lists with `source_prefix` and EOS, and the indices of the texts that were cut.

@@ -115,8 +115,8 @@ class Decoding:
       placeholders: kinds of spans that stand in the translation as they are, each exactly once: "tags", "urls",
         "numbers" (`padir.text.spans.KINDS`), or regular expressions.
 
-    An option that only one mode reads chooses that mode, and options of both modes exclude each other. With every
-    option, as `dataclasses.replace` gives them, the mode is as it is given; each mode then reads its own.
+    An option that only one mode reads chooses that mode, and options of both modes exclude each other. If all
+    options are given, as `dataclasses.replace` does, no mode is inferred; each mode then reads its own.
 
     Raises:
       PadirError: a number is out of its range, a field has a value of the wrong type, or options belong to different
@@ -198,7 +198,8 @@ class Decoding:
         the mode "causal" whose search draws no samples, as greedy and beam search, unsets `num_drafts`.
 
         Raises:
-          PadirError: there is no such option, or the changes belong to different modes.
+          PadirError: there is no such option, or the changes belong to different modes, or to search and a temperature
+            draws samples.
 
         >>> Decoding(num_lengths=5).changed(num_steps=2).num_lengths
         5
@@ -212,7 +213,12 @@ class Decoding:
         reads = reads_normalization(changes.get("rerank", "own"))
         kept = self if reads else self.without("length_normalization")
         made = dataclasses.replace(kept, **(changes | {"mode": mode}))
-        if mode == "causal" != self.mode and "num_drafts" not in changes and not made.search.draws:
+        if made.temperature and (
+            unread := [name for name in ("beam", "length_penalty") if changes.get(name) is not None]
+        ):
+            what = f"{' and '.join(unread)} belong to search, and a temperature above 0 draws samples"
+            raise PadirError(what, remedy="leave one of them out")
+        if mode == "causal" != self.mode and "num_drafts" not in changes and not made.temperature:
             return made.without("num_drafts")
         return made
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from padir import checks
 from padir.decoding.hypothesis import Hypothesis
 from padir.errors import OWN_CLASS, PadirError, nearest
+from padir.from_text import module_of
 from padir.pretrained import PRETRAINED, model_folder
 from padir.text.languages import lacks_spaces
 
@@ -153,13 +154,13 @@ RULES: dict[str, Callable[[float], Ranker | None]] = {
 }
 """Makers of the rules that need no other model, by name, from `Decoding.length_normalization`; None is the writer's.
 
-A rule with a field of this name must be given the number: options accept it beside such a rule.
+If a rule has the field `length_normalization`, its maker must pass the number on: users may set it beside such a rule.
 """
 
 
 def reads_normalization(rerank: Ranker | str) -> bool:
-    """True if a rule reads `Decoding.length_normalization`: a named one that scores by log-probabilities."""
-    if not isinstance(rerank, str):
+    """True if a rule reads `Decoding.length_normalization`: a named one of padir that scores by log-probabilities."""
+    if not isinstance(rerank, str) or module_of(rerank):
         return False
     rule = RULES[rerank](1.0) if rerank in RULES else Rescore(None)
     return rule is None or hasattr(rule, "length_normalization")

@@ -45,7 +45,7 @@ def best_translations(
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
     scores = [[each.score for each in own] for own in hypotheses]
-    ranks = [ranks_of(own) for own in hypotheses]
+    ranks = [[each.order for each in own] for own in hypotheses]
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if ranker is not None and several:
         if "causal" in ranker.needs:
@@ -135,19 +135,15 @@ def _ranked(
     return ranked
 
 
-def ranks_of(hypotheses: Sequence[Hypothesis]) -> list[float]:
-    """The numbers that order the hypotheses of a sentence, highest first, where no rule does."""
-    return [each.order for each in hypotheses]
+def best_first(ranks: Sequence[float], is_broken: Callable[[int], bool]) -> list[int]:
+    """The numbers of hypotheses: first the one that the sentence gets, then the others by falling rank.
 
-
-def by_rank(ranks: Sequence[float]) -> list[int]:
-    """The numbers of hypotheses by falling rank; of equal ones, the first comes first."""
-    return sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
-
-
-def first_whole(ranked: Sequence[int], is_broken: Callable[[int], bool]) -> int:
-    """The number of the hypothesis that a sentence gets: the first of `ranked` without broken characters, if any."""
-    return next((n for n in ranked if not is_broken(n)), ranked[0])
+    A sentence gets the highest one without broken characters, or if all have some, the highest; of equal ones, the
+    first.
+    """
+    ranked = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
+    best = next((n for n in ranked if not is_broken(n)), ranked[0])
+    return [best, *(n for n in ranked if n != best)]
 
 
 def _best(
@@ -161,17 +157,17 @@ def _best(
     number: int,
 ) -> Translation:
     """The translation of one sentence, with up to `n_best` candidates of different texts, by falling rank."""
-    ranked = by_rank(ranks)
 
     @functools.cache
     def translation(n: int) -> Translation:
         return _translation(loaded, source, hypotheses[n], score=scores[n], number=number)
 
-    best = translation(first_whole(ranked, lambda n: bool(translation(n).broken)))
+    best, *others = best_first(ranks, lambda n: bool(translation(n).broken))
+    best = translation(best)
     if not n_best:
         return best
     listed = {best.text: best}
-    for each in map(translation, ranked):
+    for each in map(translation, others):
         listed.setdefault(each.text, each)
     return dataclasses.replace(best, candidates=tuple(listed.values())[:n_best])
 

@@ -83,7 +83,8 @@ class Drafts(NamedTuple):
 class RefineOptions:
     """The static options of `refine_drafts`; different values compile different programs.
 
-    `Refiner.steps` makes the same passes by `lay_out` and its own call of the loop: it must read what changes a pass.
+    `Refiner.steps` makes the same passes by `lay_out` and its own call of the loop. An option added here that changes a
+    pass must be read there, too.
 
     Attributes:
       max_target_length: L, the width of the canvas.
@@ -231,7 +232,7 @@ class ModelDecoder:
         return dataclasses.replace(output, chooser=FusedChoice(fused.of_rows(self._sentence_R(canvas)), canvas))
 
     def prefix_beam(self, canvas: Canvas, size: int):
-        """The `size` best sentences of each canvas (`Transformer.search`)."""
+        """The `size` best sentences of each canvas (`Transformer.prefix_beam`)."""
         bound, states_BLD = self._states(canvas)
         return bound.prefix_beam(states_BLD, canvas, self.blank_penalty, size, self.fused)
 

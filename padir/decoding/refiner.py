@@ -4,6 +4,8 @@
 2. `plan_drafts` lists the drafts to try for each sentence, by its most likely target lengths.
 3. `refine` makes these drafts and refines all of them in one jitted loop.
 4. `hypotheses` reads the drafts into token lists on the host.
+
+`padir.mjs` and packages of `padir.interop` repeat the rules of 2 to 4 (CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -114,7 +116,8 @@ class Refiner:
     ) -> list[tuple[DraftInputs, RefineOptions]]:
         """The arguments of `refine_drafts` after the model and its parameters, for each width of canvas."""
         source_BS = self.loaded.place(batch.source_BS)
-        kept_v = self.loaded.written_ids(batch.source_BS, self.decoding.shortlist)
+        shortlist = self.decoding.shortlist
+        kept_v = None if shortlist is None else shortlist.restrict(batch.source_BS, self.loaded.card.ids)
         return [self._arguments(batch, some, source_BS, kept_v) for some in self._by_width(tried)]
 
     def _by_width(self, tried: Sequence[Sequence[PlannedDraft]]) -> list[Sequence[Sequence[PlannedDraft]]]:

@@ -52,16 +52,13 @@ class Extension:
 class Search(Protocol):
     """Protocol of searches: a frozen dataclass that chooses tokens, with its hyperparameters as fields.
 
-    `size` is N. `draws` is True if the rows of a sentence are random samples. `extend` takes logits (-inf for ids that
+    `size` is N. `extend` takes logits (-inf for ids that
     are not allowed) and `log_z_BN`, the logsumexp of the logits before ids were forbidden; it keeps every finished row.
     `score` grows with log_prob and with length. `over` is True for sentences that need no further step.
     """
 
     @property
     def size(self) -> int: ...
-
-    @property
-    def draws(self) -> bool: ...
 
     def extend(
         self,
@@ -83,7 +80,8 @@ class Beam:
     A finished row keeps its place, so later steps extend fewer rows. A sentence therefore never has more than N rows,
     and size 1 is greedy search. (T5X keeps finished rows outside a beam of constant width, and may find slightly better
     results.) The search of a sentence ends as soon as no unfinished row can still beat the best finished row. Ending
-    early does not change the result. Rows that are unfinished at that point are not results.
+    early does not change the best row. Rows that are unfinished at that point are not results, so a sentence may have
+    fewer than N.
 
     Attributes:
       size: N, the number of rows for each sentence.
@@ -93,10 +91,6 @@ class Beam:
 
     size: checks.Count = 5
     alpha: checks.NotNegative = 0.6
-
-    @property
-    def draws(self) -> bool:
-        return False
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         # The best N extensions of a sentence are among the best N of each row.
@@ -139,10 +133,6 @@ class Sampling:
 
     temperature: Annotated[float, partial(checks.at_least, 1e-6), partial(checks.below, 0, math.inf)] = 1.0
     size: checks.Count = 1
-
-    @property
-    def draws(self) -> bool:
-        return True
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         drawn_from_BNV = logits_BNV / self.temperature

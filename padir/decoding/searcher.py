@@ -53,7 +53,8 @@ class Searcher:
         if any(source.template is not None for source in sources):
             prefixes = [[*_prefix(source)] for source in sources]
             prefix_BL = loaded.place(pad_rows(prefixes, longest, rows))
-        kept_v = loaded.written_ids(source_BS, decoding.shortlist)
+        shortlist = decoding.shortlist
+        kept_v = None if shortlist is None else shortlist.restrict(source_BS, loaded.card.ids)
         with loaded.on_devices():
             found, score_BN, passes_B = write_targets(
                 loaded.model,

@@ -188,7 +188,7 @@ class SentenceTranslator:
         """Gives this translator with another engine.
 
         Args:
-          make: makes the writer of each call; with `n_best`, a second one tells its `most_hypotheses` first.
+          make: makes the writer of each call. With `n_best` it is called twice, first to read `most_hypotheses` only.
           at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`. Its
             threads also call rules of one's own. None calls writers and rules of one's own in the caller's thread.
         """
@@ -251,13 +251,9 @@ class SentenceTranslator:
     def batch_translator(self, decoding: Decoding, *, trace: bool = False) -> BatchTranslator:
         """The function that translates a batch of sentences with resolved options; `trace` is as in `writer`.
 
-        It may be called by two threads. What they share of the model is made here, by one thread.
+        It may be called by two threads.
         """
-        loaded = self.side(decoding)
-        _ = loaded.converted
-        if self.card.config.dual:
-            _ = loaded.side("causal").converted
-        return BatchTranslator(loaded, decoding, self.writer(decoding, trace=trace), self.shapes)
+        return BatchTranslator(self.side(decoding), decoding, self.writer(decoding, trace=trace), self.shapes)
 
     def _may_take_two(self, decoding: Decoding) -> bool:
         """True if two batches may be under way at once, in other threads than the caller's.

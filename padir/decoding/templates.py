@@ -81,12 +81,16 @@ class Template:
 
     def is_held(self, tokens: Sequence[int]) -> bool:
         """True if a translation, without EOS, has the fixed text at its places."""
-        pattern = ""
+        segments = [""]  # between gaps of any length
         for part in self.parts:
-            if isinstance(part, tuple):
-                pattern += re.escape(_characters(part))
+            if part == 0:
+                segments.append("")
             else:
-                pattern += f".{{{part}}}" if part else ".*"
+                segments[-1] += re.escape(_characters(part)) if isinstance(part, tuple) else f".{{{part}}}"
+        first, *others = segments
+        # Segments have fixed lengths, so the leftmost place is as good as any but for the last: nothing is tried again.
+        pattern = first + "".join(f"(?>.*?{segment})" for segment in others[:-1])
+        pattern += "".join(f".*{segment}" for segment in others[-1:])
         return re.fullmatch(pattern, _characters(tokens), re.DOTALL) is not None
 
     @property

@@ -23,7 +23,7 @@ class Translation:
       text: the text of the best hypothesis.
       score: the score by `Decoding.rerank`; by default, and for a single draft, the mean log-probability per token. For
         a causal model, the score by its search; by default the log-probability, EOS included, divided by a length
-        penalty.
+        penalty. Where a canvas is no sentence, its positions count as tokens.
       length: target length in tokens, EOS included, before repeated tokens were dropped.
       passes: number of decoder passes of the best row (for a causal model one per position), and of what was written
         again for lost spans, terms or unknown words; 0 for an empty line.
@@ -32,7 +32,8 @@ class Translation:
         and for a text that was written again because it lost a span or had an unknown word.
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), the best hypotheses as translations of their own: this one, then the
-        others by falling rank. A text that several hypotheses have is listed once, where it comes first.
+        others by falling rank. A text that several hypotheses have is listed once, where it comes first;
+        a text that needs no translation has none.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       fell_back: True if it was written from left to right, because refining left an unknown word (`Fusion.fallback`).
       broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.

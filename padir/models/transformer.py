@@ -152,7 +152,7 @@ class Transformer(nn.Module):
         size: int,
         score: PrefixScore | None = None,
     ):
-        """The `size` best sentences of each canvas, for a model whose readout has a head; see `BlankHead.search`."""
+        """The `size` best sentences of each canvas, for a model whose readout has a head (`BlankHead.prefix_beam`)."""
         head = self.config.readout_rules.head
         assert head is not None
         head_BL = self.readout_head(states_BLD)[..., 0] - blank_penalty

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from padir.refinement.canvas import choose_rows
 from padir.refinement.scores import best_logits
 
-FNV_PRIME = 16_777_619  # of the hashes of prefixes and words
+_PRIME = 16_777_619  # of the hashes of prefixes (FNV)
 
 
 @runtime_checkable
@@ -148,7 +148,7 @@ def _grown(old: _Prefixes, position_B, blank_B, token_BK, score_BK, score: Prefi
     # After a piece, the same piece grows the prefix only if a blank stands between them.
     before_BNK = jnp.where(repeats_BNK, old.blank_BN[..., None], total_BN[..., None])
     grows_BNK = before_BNK + score_BK[:, None]
-    hash_BNK = old.hash_BN[..., None] * np.uint32(FNV_PRIME) + token_BK[:, None].astype(jnp.uint32)
+    hash_BNK = old.hash_BN[..., None] * np.uint32(_PRIME) + token_BK[:, None].astype(jnp.uint32)
     length_BNK = jnp.broadcast_to(old.length_BN[..., None] + 1, grows_BNK.shape)
     # A prefix that grows into another one of the N gives it its probability.
     joins_BNKN = (hash_BNK[..., None] == old.hash_BN[:, None, None]) & (

@@ -211,7 +211,7 @@ class Engine:
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
         decoding = self.options_of(request)
-        check_n_best(request.n_best, decoding, self._most_hypotheses)
+        check_n_best(request.n_best, decoding, self.translator.card.config, self._most_hypotheses)
         language = self.translator.card.source_language
         limits = self.limits
         paragraphs, texts = split_sentences(request.texts, language, decoding.placeholders, split=request.split)

@@ -268,7 +268,7 @@ class TestRefused:
         for model, options, remedy in (
             (causal, "--beam 1", "raise beam"),
             (causal, "--temperature 1", "raise num_drafts"),
-            (built / "model", "--num_lengths 1", "raise num_lengths, prefix_beam or num_drafts"),
+            (built / "model", "--num_lengths 1", "raise num_lengths or num_drafts"),
         ):
             words = "--rerank needs several hypotheses of a sentence, got 1: " + remedy
             assert words in refused(capsys, f"translate --model {model} {options} --rerank mbr eins")

@@ -39,6 +39,11 @@ def causal():
     return model, params
 
 
+def of_several(model, params, source_BS, target_RL):
+    """`score_targets` of as many targets for each source."""
+    return score_targets(model, params, jnp.repeat(source_BS, len(target_RL) // len(source_BS), axis=0), target_RL)
+
+
 def memory(model, params, source_BS):
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
@@ -73,7 +78,7 @@ class TestCache:
         np.testing.assert_array_equal(passes_B, passes_without_B)
         np.testing.assert_allclose(with_cache.log_prob_BN, without.log_prob_BN, rtol=1e-4)
         # Scoring gives the hypotheses the same log-probabilities.
-        log_prob_RL = score_targets(model, params, SOURCES.source_BS, with_cache.tokens_BNL.reshape(-1, 16))
+        log_prob_RL = of_several(model, params, SOURCES.source_BS, with_cache.tokens_BNL.reshape(-1, 16))
         log_prob_BN, done = log_prob_RL.sum(-1).reshape(with_cache.done_BN.shape), np.asarray(with_cache.done_BN)
         np.testing.assert_allclose(with_cache.log_prob_BN[done], log_prob_BN[done], rtol=1e-4)
         np.testing.assert_array_equal(score_BN > -jnp.inf, done)
@@ -114,13 +119,6 @@ class TestHypotheses:
         np.testing.assert_array_equal(alone.tokens_BNL[0, :, :16], together.tokens_BNL[2])
         assert not alone.tokens_BNL[..., 16:].any()
 
-    def test_score_of_hypotheses_shares_the_memory_of_their_sentence(self, causal):
-        model, params = causal
-        target_RL = jnp.repeat(SOURCES.target_BL, 2, axis=0).at[1::2, 1].set(IDS.first_regular)
-        shared = score_targets(model, params, SOURCES.source_BS, target_RL)
-        repeated = score_targets(model, params, jnp.repeat(SOURCES.source_BS, 2, axis=0), target_RL)
-        np.testing.assert_allclose(shared, repeated, rtol=1e-4, atol=1e-4)
-
     def test_trees_of_targets_have_the_scores_of_the_targets(self, causal):
         """Targets that share a beginning or part early, an equal pair, and an empty one; 4 sentences."""
         model, params = causal
@@ -132,20 +130,13 @@ class TestHypotheses:
         _, *inputs = memory(model, params, SOURCES.source_BS)
         log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets, 8), group=8)
         target_RL = pad_rows([each for own in targets for each in own], 32)
-        expected_RL = score_targets(model, params, SOURCES.source_BS, target_RL)
+        expected_RL = of_several(model, params, SOURCES.source_BS, target_RL)
         np.testing.assert_allclose(log_prob_BN, expected_RL.sum(-1).reshape(4, 5), rtol=1e-4, atol=1e-4)
 
     def test_a_prefix_of_several_targets_is_one_node(self):
         trees = PrefixTrees.of([[[7, 8, 9, EOS], [7, 8, 9, EOS], [7, 8, 6, 9, EOS]], [[5, EOS]]], 7)
         assert trees.token_BU.tolist() == [[0, 7, 8, 6, 9, 9, 0], [0, 5, 0, 0, 0, 0, 0]]
         assert trees.depth_BU.tolist() == [[0, 1, 2, 3, 4, 3, 0], [0, 1, 0, 0, 0, 0, 0]]
-
-    def test_only_one_hypothesis_of_each_sentence_has_logits_in_memory(self):
-        model, params = tiny_model(dataclasses.replace(IDS, vocab_size=8_192, num_embeddings=8_192), causal=True)
-        target_RL = jnp.repeat(SOURCES.target_BL, 16, axis=0)
-        compiled = score_targets.lower(model, params, SOURCES.source_BS, target_RL).compile()
-        all_logits = 4 * target_RL.size * 8_192
-        assert compiled.memory_analysis().temp_size_in_bytes < 0.5 * all_logits
 
 
 class TestTeacherForcing:
@@ -169,7 +160,7 @@ class TestTeacherForcing:
         model, params = causal
         tokens = jnp.arange(IDS.vocab_size).at[0].set(7)  # 0 would be padding, and counts as none
         target_RL = jnp.stack([tokens, jnp.full_like(tokens, EOS)], axis=1)
-        log_prob_RL = score_targets(model, params, SOURCES.source_BS[:1], target_RL)
+        log_prob_RL = of_several(model, params, SOURCES.source_BS[:1], target_RL)
         padding = forced(model, params, jax.tree.map(lambda x: x[:1], SOURCES))[0, 0]
         without_padding = 1 - jax.nn.softmax(padding)[0]
         np.testing.assert_allclose(jnp.exp(log_prob_RL[1:, 0]).sum(), without_padding, rtol=1e-4)

@@ -19,7 +19,8 @@ from support.tiny_model import random_translator, same
 
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
-from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling
+from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling, all_known
+from padir.decoding.bigrams import _hash as hash_of
 from padir.decoding.fallback import Fallback
 from padir.decoding.fit import resolve
 from padir.decoding.fusion import FusedChoice, FusedSearch, Fusion
@@ -51,6 +52,13 @@ def corpus(tokenizer, tmp_path_factory):
 
 def pairs_of(rows):
     return [pair for row in rows for pair in itertools.pairwise([BEGIN, *row, EOS])]
+
+
+def test_hashes_of_words_stay_as_files_have_them():
+    """FNV of code points in lower case: 97 * p + 98, modulo 2^32."""
+    known = np.zeros(1 << 17, np.uint32)
+    assert hash_of("ab") == 97 * 16_777_619 + 98 and hash_of("") == 0
+    assert not all_known(known, "Ab", "") and all_known(known, "Ab", "ab 7")
 
 
 def words_of(tokenizer, *rows):
@@ -403,7 +411,7 @@ def test_greedy_search_keeps_the_models_own_score(tokenizer, corpus):
     assert all(a.tokens != b.tokens for a, b in zip(found[0.0], found[5.0], strict=True))
     texts = ["eins zwei", "drei vier fünf"]
     same(model.translate(texts, beam=1, fusion=Fusion(causal=0.0)), model.translate(texts, beam=1))
-    with refused("fusion is for refining, for a prefix_beam above 1 and for greedy search (beam=1): leave it out"):
+    with refused("fusion is for greedy search (beam=1): leave it out"):
         model.translate(texts, beam=3, fusion="bigrams")
 
 

@@ -13,6 +13,7 @@ from padir.decoding.fit import of_card, options_of_hypotheses
 from padir.decoding.options import OF_A_CALL
 from padir.errors import PadirError
 from padir.evaluation.rows import hypotheses
+from padir.models import ModelConfig
 from padir.options import COUNTS
 from padir.options import OPTIONS as TABLE
 from padir.refinement import (
@@ -68,12 +69,13 @@ OPTIONS = {
         ({"beam": 2}, "beam ... mode causal, got 'refine': leave beam out"),
         ({"beam": 1}, "beam ... mode causal, got 'refine'"),
         ({"temperature": 0.8, "num_drafts": 2}, "temperature ... mode causal, got 'refine'"),
+        ({"temperature": 0.8, "beam": 2}, "beam belong to search, and a temperature above 0 draws"),
         ({"blank_penalty": 1.0}, "blank_penalty ... at most 0 for a plain model"),
         ({"prefix_beam": 2}, "prefix_beam ... at most 1 for a plain model ... set num_lengths"),
         ({"n_best": 99, "num_lengths": 3, "num_drafts": 2}, "n_best must be at most 6"),
         (
             {"n_best": 7, "num_lengths": 9, "target_lengths": [3] * 3},
-            "n_best must be at most 1 ... raise prefix_beam or num_drafts",
+            "n_best must be at most 1 ... raise num_drafts",
         ),
         *(({"strategy": each}, STRATEGIES) for each in (EasyFirst(), Rejecter(), BlockGibbs(), IndependentParallel())),
         *(({"canvas": each}, SEEN) for each in (Mask(), MaskRange(), Mixed())),
@@ -228,7 +230,8 @@ def test_an_option_that_counts_hypotheses_counts_everywhere(name):
     """In the limits of memory, in a table's column, in what `n_best` may list, and in what a message says to raise."""
     two = Decoding(**{name: 2})
     row = {each: getattr(two, each) for each in COUNTS}
-    assert (two.num_hypotheses, hypotheses(row)) == (2, "2") and name in options_of_hypotheses(two)
+    model = ModelConfig(readout="ctc" if name == "prefix_beam" else "plain")
+    assert (two.num_hypotheses, hypotheses(row)) == (2, "2") and name in options_of_hypotheses(two, model)
     refuses(two.check_work, f"{name} ... got 2", 1, 9)
     refuses(Decoding, name, **{name: 4_097})
 

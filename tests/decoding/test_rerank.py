@@ -100,11 +100,15 @@ def test_a_model_may_be_called_like_a_rule(tokenizer, tmp_path, monkeypatch):
     assert random_translator(tokenizer).resolved(options).ranker.length_normalization == 0.5
 
 
+class OwnRule(MinimumBayesRisk):
+    """A user's rule, named by text."""
+
+
 def test_a_rule_unsets_the_normalization_that_it_does_not_read(tokenizer):
     own = random_translator(tokenizer, max_length=8)
     card = dataclasses.replace(own.card, decoding={"num_lengths": 2, "length_normalization": 1.5})
     translator = Translator(own.params, card, tokenizer)
-    for rule in ("mbr", MinimumBayesRisk()):
+    for rule in ("mbr", MinimumBayesRisk(), f"{__name__}:OwnRule"):
         assert translator.translate(["eins"], num_steps=1, rerank=rule)[0].hypotheses == 2
     assert translator.decoding.changed(rerank="own") == translator.decoding
     both = translator.decoding.changed(rerank="mbr", length_normalization=0.5)

@@ -1,5 +1,7 @@
 """Terms: target words that must stand where source words stand."""
 
+import re
+
 import numpy as np
 import pytest
 from support.refusals import refuses
@@ -128,9 +130,31 @@ def test_terms_are_held_in_batches_that_are_shared_as_the_first_ones(tokenizer):
     assert shared == [1, 1] and result == plain.translate(["Eins!"], terms=terms, num_steps=1)[0]
 
 
+def test_terms_are_found_in_any_case():
+    """As `re.IGNORECASE` finds them, also letters whose cases have several forms."""
+    terms = {
+        "maß": "MAß",
+        "ſaal": "SAAL",
+        "İzmir": "i̇zmir",
+        "Σοφός": "ΣΟΦΟΣ",
+        "kelvin": "\u212aelvin",
+        "ẞ": "ß",
+        "µ": "μ",
+    }
+    for own, text in terms.items():
+        found = missing({own: "x"}, f"Das {text} hier", "none")
+        assert bool(found) == bool(re.search(re.escape(own), text, re.IGNORECASE)), own
+    assert len(missing({"saal": "x"}, "Ein Saal", "none")) == 1
+
+
 def test_a_file_of_terms(tmp_path):
-    (tmp_path / "terms.tsv").write_text("\ufeffVertrag\tagreement\n\n das Haus \t the home\n", encoding="utf-8")
-    assert read_terms(tmp_path / "terms.tsv") == {"Vertrag": "agreement", "das Haus": "the home"}
+    text = "\ufeffVertrag\tagreement\n\n das Haus \t the home\r\nein\u2028Tag\ta day\n"
+    (tmp_path / "terms.tsv").write_text(text, encoding="utf-8", newline="")
+    assert read_terms(tmp_path / "terms.tsv") == {
+        "Vertrag": "agreement",
+        "das Haus": "the home",
+        "ein\u2028Tag": "a day",
+    }
     (tmp_path / "wrong.tsv").write_text("Vertrag\tagreement\nHaus house\n")
     (tmp_path / "twice.tsv").write_text("Haus\thouse\nHaus\thome\n")
     for name, words in (

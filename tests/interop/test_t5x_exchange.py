@@ -19,8 +19,8 @@ from padir import Translator
 from padir.cli import main
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import (
-    check_fits,
     check_described,
+    check_fits,
     export_checkpoint,
     import_model,
     read_description,

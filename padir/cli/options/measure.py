@@ -99,7 +99,7 @@ def benchmark_options(parser: Parser) -> None:
     about = "convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)"
     parser.add_argument("--ctranslate2", nargs="+", choices=CTRANSLATE2, default=[], help=about)
     about = "batch sizes; each makes rows of the table (1 8 32)"
-    parser.add_argument("--batch_size", type=int, nargs="+", default=[1, 8, 32], help=about)
+    parser.add_argument("--batch_size", type=int, nargs="+", help=about)
     about = "time this number of training steps of --gin_file on --data (random batches if gin's DATASET is not here)"
     parser.add_argument("--steps", type=int, metavar="N", help=about)
     sizes = {

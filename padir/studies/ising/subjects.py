@@ -83,8 +83,17 @@ def to_row(finding: Finding) -> dict[str, Any]:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class TheoremSizes:
+    """Sizes of the table of statements; `only` names some of them."""
+
+    models: int = 40
+    num_spins: int = 7
+    only: tuple[str, ...] = ()
+
+
 SUBJECTS = ("fig1", "fig2", "fig3", "schedules", "theorems")
-_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "theorems": None}
+_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "theorems": TheoremSizes}
 COLUMNS = {
     "fig1": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig2": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
@@ -92,6 +101,11 @@ COLUMNS = {
     "schedules": ("model", "passes", "schedule", "kl", "sizes"),
     "theorems": ("statement", "source", "claim", "verdict", "smallest_margin", "num_spins", "margins"),
 }
+
+
+def sizes_of(subject: str) -> type:
+    """The dataclass whose fields are a subject's sizes."""
+    return _SIZES.get(subject, LearningSizes)
 
 
 def run(
@@ -104,8 +118,7 @@ def run(
       seed: seed of all random draws, 32 bits.
       output: NAME, a path without an ending; the files are NAME.json and, for figures, NAME.png. None writes no file.
       tell: receives a line of text for every row.
-      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), of `ScheduleSizes` (schedules), or
-        `models`, `num_spins` and `only` (theorems); None keeps a default.
+      sizes: fields of `sizes_of(subject)`; None keeps a default.
 
     Returns:
       The content of NAME.json: the sizes, and "rows".
@@ -116,8 +129,7 @@ def run(
     if not 0 <= seed < 1 << 32:  # JAX would drop the other bits
         raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
     given = {name: value for name, value in sizes.items() if value is not None}
-    known = _SIZES.get(subject, LearningSizes)
-    allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
+    allowed = {field.name for field in dataclasses.fields(sizes_of(subject))}
     if wrong := sorted(set(given) - allowed):
         raise PadirError(f"{subject} has no setting {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
     if output is not None:  # before the work
@@ -127,7 +139,7 @@ def run(
         if subject != "theorems":
             require_matplotlib()
     if subject == "theorems":
-        return _theorems(seed, output, tell, **given)
+        return _theorems(seed, output, tell, TheoremSizes(**given))
     about, rows, draw = _figure(subject, seed, given, lambda row: tell(line(subject, row)))
     if output is not None:
         drawings.write(output, rows, about, draw)
@@ -165,9 +177,7 @@ def _theorems(
     seed: int,
     output: str | None,
     tell: Callable[[str], None],
-    models: int = 40,
-    num_spins: int = 7,
-    only: Sequence[str] = (),
+    sizes: TheoremSizes,
 ) -> dict[str, Any]:
     rows: list[Row] = []
 
@@ -175,8 +185,8 @@ def _theorems(
         rows.append(to_row(finding))
         tell(line("theorems", rows[-1]))
 
-    check_all(seed=seed, models=models, largest=num_spins, only=only, progress=progress)
-    about = {"subject": "theorems", "seed": seed, "models": models, "num_spins": num_spins}
+    check_all(seed=seed, models=sizes.models, largest=sizes.num_spins, only=sizes.only, progress=progress)
+    about = {"subject": "theorems", "seed": seed, "models": sizes.models, "num_spins": sizes.num_spins}
     if output is not None:
         write_json(f"{output}.json", {**about, "rows": rows})
     return {**about, "rows": rows}
