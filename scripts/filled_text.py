@@ -201,13 +201,14 @@ def differences() -> str:
 
     best, greedy, held_out = (apart(each) for each in ("de_en_ar_beam_5", "de_en_greedy", "de_en_greedy_validation"))
     refining, beam = load("general_de_en_without_twins")
-    words = " and ".join(f"{score(row, 'non_words'):.0f} %" for row in (refining, beam))
-    return f"""- `de_en_ar` with a beam of 5 is {best[0]} BLEU better than greedy search by `de_en` ({best[1]}).
-- Greedy search by `de_en` is {greedy[0]} better than refining ({greedy[1]}), and [faster](speed.md). On the validation
-  split it is {held_out[0]} better ({held_out[1]}). Brackets have 95 % intervals.
+    return f"""- `de_en_ar` with a beam of 5 has {best[0]} BLEU more than greedy search by `de_en` (95 % interval:
+  {best[1]}).
+- Greedy search by `de_en` has {greedy[0]} more than refining by default ({greedy[1]}), and on the validation split
+  {held_out[0]} more ({held_out[1]}).
 - On the {refining["sentences"]} sentences without near-duplicates in the training text (`scripts/without_twins.py`),
-  refining has {score(refining, "bleu"):.1f} BLEU. `de_en_ar` with a beam of 5 has {score(beam, "bleu"):.1f}. Of their
-  outputs, {words} have a non-word."""
+  refining has {score(refining, "bleu"):.1f} BLEU, and `de_en_ar` with a beam of 5 {score(beam, "bleu"):.1f}. Of the
+  refined outputs {score(refining, "non_words"):.0f} % have a non-word, of `de_en_ar`'s
+  {score(beam, "non_words"):.0f} %."""
 
 
 def plans() -> str:
