@@ -120,7 +120,8 @@ def _ranked(
 ) -> list[list[float]]:
     """The rule's scores; an error of the rule's own code is left as it is."""
     remedy = "(sources, hypotheses, *, target_language) gives a list for each source, a score for each hypothesis"
-    scores = ranker(sources, hypotheses, target_language=target_language)
+    copied = [[each._replace(tokens=[*each.tokens]) for each in own] for own in hypotheses]  # a rule may change them
+    scores = ranker(sources, copied, target_language=target_language)
     try:
         ranked = [[float(score) for score in own] for own in scores]
     except (TypeError, ValueError) as error:
@@ -182,9 +183,9 @@ def _translation(
         whole_text = text_of(loaded.tokenizer, hypothesis.whole, source.text)
     return Translation(
         text=clean(text, source.text),
-        score=score,
+        score=float(score),  # NumPy's numbers do not fit JSON
         length=hypothesis.length,
-        passes=hypothesis.passes,
+        passes=int(hypothesis.passes),
         hypotheses=number,
         trace=_trace(loaded, hypothesis),
         oscillated=hypothesis.oscillated,

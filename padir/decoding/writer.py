@@ -44,7 +44,7 @@ class Writer(Protocol):
 
     What a sentence gets may depend on the sentence and the writer's options alone, not on the batch, except with
     `Decoding.shortlist`. On a CPU two threads may call `write` of padir's own writers at once. A writer around a
-    `Refiner` hides its steps, unless `SentenceTranslator.refiner` unwraps it. The options `n_best` and `rerank` are not
+    `Refiner` has traces, but `Translator.steps` refuses it. The options `n_best` and `rerank` are not
     the writer's: it gives all hypotheses that it has.
     """
 

@@ -31,14 +31,14 @@ Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
 _NUMBERS = ("num_steps", "num_lengths", "length_window", "length_min_p", "prefix_beam", "num_drafts", "blank_penalty")
-_OF_WRITERS = (*_NUMBERS, "strategy", "canvas", "search", "drop_repeats", "oracle_lengths")  # read by padir's own alone
 _RULES = {"causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
     """Describe a row as JSON.
 
-    Autoregressive rows have null refinement options, refining rows a null `search`, and rows of another engine both.
+    Autoregressive rows have null refinement options, refining rows a null `search`, and rows of another engine both,
+    with the numbers that are not at their defaults.
     """
     decoding = row.decoding
     scores = row.evaluation.scores if row.evaluation else {}
@@ -61,7 +61,10 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "note": row.note,
         "scores": {name: {"value": s.value, "signature": s.signature} for name, s in scores.items()},
     }
-    return described | (dict.fromkeys(_OF_WRITERS) if row.own_engine else {})
+    if row.own_engine:  # which numbers it reads is not known: defaults are left out
+        defaults = [name for name in _NUMBERS if getattr(decoding, name) == OPTIONS[name].default]
+        described |= dict.fromkeys([*defaults, "strategy", "canvas", "search", "drop_repeats", "oracle_lengths"])
+    return described
 
 
 def _refinement(row: Row) -> dict[str, Any]:

@@ -196,10 +196,24 @@ FORMAT = 2  # version of model.json
 
 
 def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
-    """Converts a frozen dataclass, such as a strategy, to JSON: its fields, and a name in `known` or "module:Name"."""
+    """Converts a frozen dataclass, such as a strategy, to JSON: its fields, and a name in `known` or "module:Name".
+
+    A field that holds another such object is described in the same way.
+    """
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}:{type(instance).__qualname__}"
-    return {"name": name} | dataclasses.asdict(instance) | {"name": name}
+    values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+    held = {key: name_and_fields(value, known) for key, value in values.items() if dataclasses.is_dataclass(value)}
+    return {"name": name} | dataclasses.asdict(instance) | held | {"name": name}
+
+
+def _for_card(kind: str, instance: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """`name_and_fields` of a strategy or corruption; refuses one that holds another object, which is not read again."""
+    for field in dataclasses.fields(instance):
+        if dataclasses.is_dataclass(value := getattr(instance, field.name)):
+            what = f"model.json cannot hold {type(instance).__name__}.{field.name} = {value}"
+            raise PadirError(what, remedy=f"save the model with a {kind} whose fields are text and numbers")
+    return name_and_fields(instance, known)
 
 
 def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type) -> Any:
@@ -285,7 +299,7 @@ class ModelCard:
         described = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name, known in (("corruption", CORRUPTIONS), ("strategy", STRATEGIES)):
             if described[name] is not None:
-                described[name] = name_and_fields(described[name], known)
+                described[name] = _for_card(name, described[name], known)
         for name in ("config", "ids", "weights"):
             described[name] = dataclasses.asdict(described[name])
         return {"format": FORMAT, **described}

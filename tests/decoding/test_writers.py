@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -227,6 +228,41 @@ def test_every_rule_is_a_frozen_ranker(rule):
     assert rule.needs <= {"text", "causal"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         rule.needs = frozenset()
+
+
+class Careless(Longest):
+    """A user's rule that changes what it is asked about."""
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        for own in hypotheses:
+            for each in own:
+                each.tokens.clear()
+            own.pop()
+        return [[0.0] * (1 + len(own)) for own in hypotheses]
+
+
+def test_a_rule_cannot_change_hypotheses(tokenizer):
+    translator, how = CASES["lengths"].translator(tokenizer), CASES["lengths"].options
+    careless = translator.translate(TEXTS, **how, rerank=Careless(), n_best=6)
+    for own, result in zip(translator.translate(TEXTS, **how, n_best=6), careless, strict=True):
+        assert {each.text for each in own.candidates} == {each.text for each in result.candidates}
+
+
+def test_numbers_of_numpy_become_numbers_of_json(tokenizer):
+    class Numpy(Rotated):
+        def write(self, sources):
+            written = super().write(sources)
+            return Written(
+                [
+                    [each._replace(score=np.float32(each.score), passes=np.int64(1)) for each in own]
+                    for own in written.hypotheses
+                ]
+            )
+
+    translator = CASES["a user's"].translator(tokenizer)
+    plain = translator.translate(TEXTS, n_best=2)
+    made = translator.with_writer(lambda *_, **__: Numpy()).translate(TEXTS, n_best=2)
+    assert json.dumps([dataclasses.asdict(each) for each in made]) == json.dumps([*map(dataclasses.asdict, plain)])
 
 
 def test_the_encoders_output_of_other_sentences_is_refused(tokenizer):

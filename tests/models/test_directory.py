@@ -20,7 +20,7 @@ from support.training import assert_equal
 
 from padir.errors import PadirError
 from padir.models.directory import MODEL_FILES, ModelCard, load_model
-from padir.refinement import CORRUPTIONS, STRATEGIES, Mixed, Padir, Uniform
+from padir.refinement import CORRUPTIONS, STRATEGIES, MaskPredict, Mixed, Padir, Uniform
 from padir.storage.manifest import MANIFEST, write_manifest
 from padir.text import Ids
 
@@ -354,6 +354,12 @@ class TestModelCard:
         again = self.there_and_back(card)
         assert again == card
         assert (again.corruption.mask, again.strategy.remask) == (0.5, "logits")
+
+    def test_a_strategy_that_holds_another_object_is_refused(self):
+        """JSON would have lost its class, and the model could not be loaded again."""
+        holds = dataclasses.make_dataclass("Holds", [("first", object, None)], bases=(Padir,), frozen=True)
+        with refused("model.json cannot hold Holds.first = MaskPredict"):
+            self.card(strategy=holds(first=MaskPredict())).to_json()
 
     def test_a_class_of_an_imported_module_comes_back(self):
         card = self.card(corruption=EverySecond(0.25), strategy=Mine(patience=3))

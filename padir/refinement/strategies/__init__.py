@@ -10,6 +10,7 @@ This module makes strategies from their names and hyperparameters, or from text 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
@@ -97,6 +98,8 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
       canvas, trained: the corruption that makes drafts, and the corruption that the model was trained with.
       config: what the model's decoder can do.
     """
+    if not dataclasses.is_dataclass(stop := getattr(strategy, "stop", None)):  # programs are remembered by its value
+        raise PadirError(f"{type(strategy).__name__}.stop", "an instance of a frozen dataclass", stop)
     needs = getattr(strategy, "needs", frozenset())
     others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
