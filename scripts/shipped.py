@@ -34,7 +34,7 @@ def texts(evaluated: Path) -> tuple[Texts, list[str]]:
 def apart(better: list[str], worse: list[str], references: list[str]) -> dict[str, Any]:
     """BLEU of two systems, and the 95 % interval of their difference."""
     baseline, other = (
-        each for each in compare(references, [("worse", worse), ("better", better)], "en") if each.metric == "bleu"
+        each for each in compare(references, [("worse", worse), ("better", better)], "en") if each.metric == "BLEU"
     )
     return {"score": other.score, "baseline": baseline.score, "difference": other.difference}
 
