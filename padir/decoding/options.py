@@ -216,7 +216,7 @@ class Decoding:
         if made.temperature and (
             unread := [name for name in ("beam", "length_penalty") if changes.get(name) is not None]
         ):
-            what = f"{' and '.join(unread)} belong to search, and a temperature above 0 draws samples"
+            what = f"a temperature above 0 draws samples, which do not read {' and '.join(unread)}"
             raise PadirError(what, remedy="leave one of them out")
         if mode == "causal" != self.mode and "num_drafts" not in changes and not made.temperature:
             return made.without("num_drafts")

@@ -69,7 +69,7 @@ OPTIONS = {
         ({"beam": 2}, "beam ... mode causal, got 'refine': leave beam out"),
         ({"beam": 1}, "beam ... mode causal, got 'refine'"),
         ({"temperature": 0.8, "num_drafts": 2}, "temperature ... mode causal, got 'refine'"),
-        ({"temperature": 0.8, "beam": 2}, "beam belong to search, and a temperature above 0 draws"),
+        ({"temperature": 0.8, "beam": 2}, "a temperature above 0 draws samples, which do not read beam"),
         ({"blank_penalty": 1.0}, "blank_penalty ... at most 0 for a plain model"),
         ({"prefix_beam": 2}, "prefix_beam ... at most 1 for a plain model ... set num_lengths"),
         ({"n_best": 99, "num_lengths": 3, "num_drafts": 2}, "n_best must be at most 6"),
