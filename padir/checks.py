@@ -128,6 +128,9 @@ def words_of(known: Set[str], name: str, value: Any) -> None:
 def instance(name: str, value: Any, protocol: type, remedy: str = "") -> None:
     """Refuses what lacks a member of a protocol, and a class in place of its instance."""
     if isinstance(value, type) or not isinstance(value, protocol):
+        own = [*members(protocol), *(["__call__"] if "__call__" in vars(protocol) else [])]
+        lacking = [each for each in own if not hasattr(value, each)]
+        remedy = remedy or (f"add {' and '.join(lacking)}" if lacking else "give an instance, not the class")
         raise PadirError(name, f"an instance with {', '.join(members(protocol))}", value, remedy)
 
 

@@ -146,7 +146,9 @@ def default_decoding(card: ModelCard) -> Decoding:
         return decoding
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"
-        raise PadirError(what, remedy="save the model with other options (docs/cookbook.md)") from None
+        raise PadirError(
+            what, remedy="import what it names, or save the model with other options (docs/cookbook.md)"
+        ) from None
 
 
 def with_options(card: ModelCard, options: Mapping[str, Any]) -> ModelCard:
