@@ -130,7 +130,7 @@ def instance(name: str, value: Any, protocol: type, remedy: str = "") -> None:
     if isinstance(value, type) or not isinstance(value, protocol):
         own = [*members(protocol), *(["__call__"] if "__call__" in vars(protocol) else [])]
         lacking = [each for each in own if not hasattr(value, each)]
-        remedy = remedy or (f"add {' and '.join(lacking)}" if lacking else "give an instance, not the class")
+        remedy = remedy or (f"add {' and '.join(lacking)}" if lacking and not isinstance(value, type) else "")
         raise PadirError(name, f"an instance with {', '.join(members(protocol))}", value, remedy)
 
 

@@ -59,13 +59,15 @@ def main() -> None:
         running = subprocess.Popen(
             [sys.executable, "-m", *command], env=os.environ | {"XLA_FLAGS": flags}, start_new_session=True
         )
-        while running.poll() is None and not [*folder.glob("*memory-usage-report.txt")]:
-            time.sleep(1)
-        time.sleep(1)  # the report is written at once, the program's text shortly before
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
-        elif not [*folder.glob("*memory-usage-report.txt")]:
+        try:
+            while running.poll() is None and not [*folder.glob("*memory-usage-report.txt")]:
+                time.sleep(1)
+            time.sleep(1)  # the report is written at once, the program's text shortly before
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+        if not [*folder.glob("*memory-usage-report.txt")]:
             sys.exit(f"plans: {' '.join(command)} ended with status {running.returncode} and without a plan")
         steps = ACCUMULATION.search(" ".join(options))
         plan = {

@@ -119,6 +119,8 @@ def typed(name: str, value: Any, hint: Any) -> Any:
         value = [value]
     if not fits(value, hint):
         raise PadirError(name, words(hint), value)
+    if several and typing.get_args(several[0])[0] is float:
+        return tuple(map(float, value))
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -183,9 +185,10 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **val
         own = dict(zip(several, combination, strict=True)) | values
         if mode := own["mode"]:  # each option goes to the modes that read it
             own |= dict.fromkeys(foreign(mode))
-            if mode == "causal" and len(args.mode) > 1 and not args.temperature:
-                own["num_drafts"] = None  # of drafts; a search has none
-        found.append(decoding_of(args, default, **own))
+        made = decoding_of(args, default, **own)
+        if mode == "causal" and len(args.mode) > 1 and not made.temperature:
+            made = made.without("num_drafts")  # of drafts; a search has none
+        found.append(made)
     return list(dict.fromkeys(found))  # values that a mode does not read make no further ones
 
 

@@ -63,7 +63,8 @@ def _interrupted_by_signals() -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):
             for number, handler in before.items():
-                signal.signal(number, handler)
+                if handler is not None:  # None: not Python's
+                    signal.signal(number, handler)
 
 
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:

@@ -81,7 +81,7 @@ def _plain(terms: Terms) -> Terms:
         source, target = (composed(side).strip() if isinstance(side, str) else "" for side in given)
         if not (source and target):
             raise PadirError("terms", "words on both sides", f"{given[0]!r}: {given[1]!r}")
-        if any(side.splitlines() != [side] for side in given):
+        if any({*"\r\n"} & {*side} for side in given):
             raise PadirError("terms", "words of one line", dict([given]), "leave line breaks out")
         if (other := folded.setdefault(source.lower(), given[0])) != given[0]:
             raise PadirError("terms", "source words that differ by more than their case", [other, given[0]])
@@ -118,7 +118,7 @@ def _compared(terms: Terms, source: str, target: str) -> tuple[list[Edit], list[
 
 def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | None:
     """Takes the first place of words in a text whose characters are not `taken` yet."""
-    if words_of.lower() not in text.lower() and words_of.upper() not in text.upper():
+    if _folded(words_of) not in _folded(text):
         return None  # as most of many terms, without making their patterns
     for match in _pattern(words_of).finditer(text):
         begin, end = match.span()
@@ -126,6 +126,11 @@ def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | Non
             taken[begin:end] = b"1" * (end - begin)
             return begin, end
     return None
+
+
+def _folded(text: str) -> str:
+    """The text without case; whatever is equal in `re.IGNORECASE` is equal here."""
+    return text.replace("\u0130", "i").replace("\u0131", "i").casefold()
 
 
 @functools.lru_cache(10_000)

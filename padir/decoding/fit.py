@@ -146,9 +146,10 @@ def default_decoding(card: ModelCard) -> Decoding:
         return decoding
     except (PadirError, TypeError) as error:
         what = f"the model's card has wrong decoding options ({error})"
-        raise PadirError(
-            what, remedy="import what it names, or save the model with other options (docs/cookbook.md)"
-        ) from None
+        remedy = "save the model with other options (docs/cookbook.md)"
+        if any(module_of(each) for each in own.values() if isinstance(each, str)):
+            remedy = f"import the modules that it names, or {remedy}"
+        raise PadirError(what, remedy=remedy) from None
 
 
 def with_options(card: ModelCard, options: Mapping[str, Any]) -> ModelCard:

@@ -217,7 +217,7 @@ class Decoding:
             unread := [name for name in ("beam", "length_penalty") if changes.get(name) is not None]
         ):
             what = f"a temperature above 0 draws samples, which do not read {' and '.join(unread)}"
-            raise PadirError(what, remedy="leave one of them out")
+            raise PadirError(what, remedy="leave them out, or set temperature=0")
         if mode == "causal" != self.mode and "num_drafts" not in changes and not made.temperature:
             return made.without("num_drafts")
         return made

@@ -146,7 +146,7 @@ def _lengths(row: RowDict) -> str:
         words.append("neighbours")
     if row.get("length_min_p") and row["num_lengths"] > 1:
         words.append(f"min_p {row['length_min_p']:g}")
-    if row["num_drafts"] > 1:
+    if (row["num_drafts"] or 1) > 1:  # None: another engine wrote, with the default
         words.append(f"{row['num_drafts']} drafts")
     return ", ".join(words)
 
@@ -158,8 +158,9 @@ def _shortlist(row: RowDict) -> str:
 
 def hypotheses(row: RowDict) -> str:
     """Number of hypotheses asked for; duplicates among them are removed later."""
-    if row.get("num_drafts", 1) is None:  # of another engine
-        return "-"
+    if row.get("strategy", "") is row.get("search") is None:  # of another engine, with what options asked for
+        asked = [row[name] for name in COUNTS if row[name] is not None]
+        return str(math.prod(asked)) if asked else "-"
     if row.get("causal"):
         return str((row.get("search") or {}).get("size", 1))
     return str(math.prod(row.get(name, 1) for name in COUNTS))

@@ -203,14 +203,27 @@ def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}:{type(instance).__qualname__}"
     values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
-    held = {key: name_and_fields(value, known) for key, value in values.items() if dataclasses.is_dataclass(value)}
+    held = {
+        key: name_and_fields(value, known)
+        for key, value in values.items()
+        if dataclasses.is_dataclass(value) and not isinstance(value, type)
+    }
     return {"name": name} | dataclasses.asdict(instance) | held | {"name": name}
+
+
+def _holds_object(value: Any) -> bool:
+    """True for a value that JSON loses, such as an instance of a class, also within a tuple, list or dict."""
+    if isinstance(value, list | tuple):
+        return any(map(_holds_object, value))
+    if isinstance(value, dict):
+        return any(map(_holds_object, value.values()))
+    return not isinstance(value, str | int | float | None)
 
 
 def _for_card(kind: str, instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     """`name_and_fields` of a strategy or corruption; refuses one that holds another object, which is not read again."""
     for field in dataclasses.fields(instance):
-        if dataclasses.is_dataclass(value := getattr(instance, field.name)):
+        if _holds_object(value := getattr(instance, field.name)):
             what = f"model.json cannot hold {type(instance).__name__}.{field.name} = {value}"
             raise PadirError(what, remedy=f"save the model with a {kind} whose fields are text and numbers")
     return name_and_fields(instance, known)

@@ -198,9 +198,9 @@ async def _results(engine: Engine, asked: TranslateRequest, client: str) -> list
     futures = engine.submit(sentences, client)
     try:
         results = await asyncio.gather(*map(asyncio.wrap_future, futures))
-    except PadirError as error:  # `prepare` checked the options: the model is at fault, or another engine refuses
+    except PadirError as error:  # the options were checked by `prepare`, so that the model is at fault
         _log.error("a batch failed: %s", error)
-        raise Refused(422 if engine.translator.has_own_engine else 500, str(error)) from error
+        raise Refused(500, str(error)) from error
     finally:
         for future in futures:
             future.cancel()

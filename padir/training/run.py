@@ -85,6 +85,7 @@ class TrainRun:
             task=source.name,
             text_form=load_manifest(mixture.folders[0]).text_form,
         )
+        self.card.to_json()  # what no checkpoint could hold is refused now
         self.state = self._first_state()
         self.at = int(settle(self.state).step)
         self.latest: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -152,3 +153,9 @@ def test_messages_and_tables_hold_no_control_characters(tmp_path, capsys):
     assert "\x1b" not in error and error.count("\n") == 1
     show("a title", ["column"], [["\x1b[31mred"]])
     assert "\x1b" not in (out := capsys.readouterr().out) and "\ufffd[31mred" in out
+
+
+def test_a_command_gives_the_callers_handlers_of_signals_back():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
+    assert main(["list", "strategies"]) == 0
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)] == before

@@ -12,7 +12,7 @@ from support.commands import refused, results, run
 from padir.cli import main
 from padir.decoding.options import Decoding
 from padir.decoding.translation import Translation
-from padir.evaluation.rows import hypotheses
+from padir.evaluation.rows import hypotheses, label
 from padir.streaming import translate_lines
 from padir.translator import Translator
 
@@ -316,5 +316,9 @@ def test_a_writer_of_ones_own(built, short, tmp_path, capsys, monkeypatch):
     rows, _ = results(capsys, tmp_path / "x.json", f"evaluate --model a={short} {data} --writer engines:make")
     assert [row["model"] for row in rows] == ["a, engines:make"] and rows[0]["scores"]["bleu"]["value"] == 0
     assert rows[0]["num_lengths"] is rows[0]["strategy"] is None and hypotheses(rows[0]) == "-"
+    command = f"evaluate --model a={short} {data} --writer engines:make --num_lengths 1 5 --num_drafts 2"
+    rows, _ = results(capsys, tmp_path / "y.json", command)
+    assert [(row["num_lengths"], row["num_drafts"]) for row in rows] == [(None, 2), (5, 2)]
+    assert [hypotheses(row) for row in rows] == ["2", "10"] and label(rows[0], rows) != label(rows[1], rows)
     _, _, errors = run(capsys, f"translate --model {short} --writer engines:make --trace eins")
     assert "no translation has steps" in errors

@@ -140,6 +140,10 @@ def test_terms_are_found_in_any_case():
         "kelvin": "\u212aelvin",
         "ẞ": "ß",
         "µ": "μ",
+        "İstanbul": "Istanbul",
+        "istanbul": "İSTANBUL",
+        "ısı": "ISI",
+        "sk": "ſ\u212a",
     }
     for own, text in terms.items():
         found = missing({own: "x"}, f"Das {text} hier", "none")

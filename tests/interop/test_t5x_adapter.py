@@ -241,7 +241,7 @@ def test_another_direction_is_refused_before_training(vocab_path, tmp_path):
     assert setup.of_run(str(tmp_path), model) is model
     other = refinement_model(vocab_path, languages="en-de")
     refuses(setup.of_run, "holds checkpoints of another model ... (de-en)", str(tmp_path), other)
-    refuses(setup.of_run, "MODEL_DIR ... must be absolute paths ... got 'runs/x'", "runs/x", model)
+    refuses(setup.of_run, "MODEL_DIR ... must be an absolute path ... got 'runs/x'", "runs/x", model)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -252,7 +252,8 @@ def test_a_checkpoint_of_another_direction_is_not_evaluated(vocab_path, tmp_path
     assert setup.of_run(checkpoint, model) is model
     assert setup.of_run(str(tmp_path / "elsewhere" / "checkpoint_200"), model) is model
     other = refinement_model(vocab_path, languages="en-de")
-    refuses(setup.of_run, "holds checkpoints of another model ... (de-en)", checkpoint, other)
+    for paths in (checkpoint, [str(tmp_path / "elsewhere" / "checkpoint_1"), checkpoint]):
+        refuses(setup.of_run, "holds checkpoints of another model ... (de-en)", paths, other)
 
 
 def test_the_task_has_a_name_or_a_folder(vocab_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import re
 import types
@@ -210,6 +211,15 @@ class TestNeeds:
 
         for own, trained in ((Own(), Uniform()), (self.Pieces(), Mixed())):
             check_strategy(own, canvas=Uniform(), trained=trained, config=ORDINARY)
+
+    def test_a_stop_rule_is_a_frozen_dataclass(self):
+        """A program is remembered by its value, so a rule that changes later would have no effect."""
+
+        loose = dataclasses.make_dataclass("Loose", [])
+        for rule in (None, object(), loose(), type(MaskPredict.stop)):
+            own = type("Own", (MaskPredict,), {"stop": rule})()
+            with refused("Own.stop must be an instance of a frozen dataclass"):
+                check_strategy(own, canvas=Mask(), trained=Mask(), config=ORDINARY)
 
     @pytest.mark.parametrize(
         ("strategy", "canvas", "trained", "config", "words"),

@@ -11,8 +11,8 @@ checkpoints.
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -380,16 +380,16 @@ def learning_rate(num_steps: int, schedule: Cosine = Cosine()) -> optax.Schedule
     return schedule.schedule(num_steps)
 
 
-def of_run(path: str, model: RefinementModel) -> RefinementModel:
-    """Returns the model, if T5X may train it in the folder `path`, or give it the checkpoint `path`.
+def of_run(path: str | Sequence[str], model: RefinementModel) -> RefinementModel:
+    """Returns the model, if T5X may train it in the folder `path`, or give it this checkpoint or these.
 
-    It refuses a relative path, and one on disk of other languages or another vocabulary, before tf.data has threads.
+    Refuses relative paths, and on disk other languages or another vocabulary, before tf.data has threads.
     """
-    if not is_address(path):
-        if not os.path.isabs(path):
-            raise PadirError("MODEL_DIR and CHECKPOINT_PATH", "absolute paths, for T5X's checkpoints", path)
-        run = Path(path).parent if Path(path).name.startswith("checkpoint_") else Path(path)
-        check_described(run, model.card, model.tokenizer)
+    for each in [Path(each) for each in ([path] if isinstance(path, str) else path) if not is_address(each)]:
+        if not each.is_absolute():
+            raise PadirError("MODEL_DIR (CHECKPOINT_PATH)", "an absolute path, for T5X's checkpoints", str(each))
+        is_checkpoint = re.fullmatch(r"checkpoint_\d+", each.name)
+        check_described(each.parent if is_checkpoint else each, model.card, model.tokenizer)
     return model
 
 

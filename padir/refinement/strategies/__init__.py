@@ -10,7 +10,6 @@ This module makes strategies from their names and hyperparameters, or from text 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
@@ -98,7 +97,8 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
       canvas, trained: the corruption that makes drafts, and the corruption that the model was trained with.
       config: what the model's decoder can do.
     """
-    if not dataclasses.is_dataclass(stop := getattr(strategy, "stop", None)):  # programs are remembered by its value
+    stop = getattr(strategy, "stop", None)  # programs are remembered by its value
+    if not getattr(getattr(type(stop), "__dataclass_params__", None), "frozen", False):
         raise PadirError(f"{type(strategy).__name__}.stop", "an instance of a frozen dataclass", stop)
     needs = getattr(strategy, "needs", frozenset())
     others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
