@@ -1,6 +1,6 @@
 """Prints XLA's plan of a training step's memory on devices that need not be here, without compiling machine code.
 
-    python scripts/plans.py CONFIG TOPOLOGY [OPTION ..] [--json FILE]
+    python scripts/plans.py [--json FILE] CONFIG TOPOLOGY [OPTION ..]
 
 CONFIG is a file such as configs/run/wmt14_de_en.gin, TOPOLOGY a name such as v3:2x2 or h100:1, and OPTIONs are those of
 `padir compile`. The bytes are for each device, with arguments and without the program's code; beside them stand the
@@ -38,10 +38,12 @@ def planned(folder: Path, accumulation_steps: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", type=Path)
     parser.add_argument("config")
     parser.add_argument("topology")
-    parser.add_argument("--json", metavar="FILE", type=Path)
-    args, options = parser.parse_known_args()
+    parser.add_argument("options", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    options = args.options
     command = [
         "padir",
         "compile",

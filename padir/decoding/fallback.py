@@ -59,7 +59,7 @@ class Fallback:
         def is_broken(n: int) -> bool:
             return broken(self.tokenizer.decode(hypotheses[n].tokens, source.text), source.text) > 0
 
-        return hypotheses[best_first([each.order for each in hypotheses], is_broken)[0]]
+        return hypotheses[best_first([float(each.order) for each in hypotheses], is_broken)[0]]
 
     def _falls_back(self, source: SourceSentence, best: Hypothesis) -> bool:
         if source.template is not None or source.target_length is not None:

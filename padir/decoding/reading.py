@@ -44,8 +44,8 @@ def best_translations(
     _check(written, sources, loaded.card.ids, loaded.card.config.max_length)
     ranker = decoding.ranker
     hypotheses = [*written.hypotheses]
-    scores = [[each.score for each in own] for own in hypotheses]
-    ranks = [[each.order for each in own] for own in hypotheses]
+    scores = [[float(each.score) for each in own] for own in hypotheses]  # NumPy's numbers do not fit JSON
+    ranks = [[float(each.order) for each in own] for own in hypotheses]
     several = [b for b, own in enumerate(hypotheses) if len(own) > 1]
     if ranker is not None and several:
         if "causal" in ranker.needs:
@@ -183,7 +183,7 @@ def _translation(
         whole_text = text_of(loaded.tokenizer, hypothesis.whole, source.text)
     return Translation(
         text=clean(text, source.text),
-        score=float(score),  # NumPy's numbers do not fit JSON
+        score=score,
         length=hypothesis.length,
         passes=int(hypothesis.passes),
         hypotheses=number,
