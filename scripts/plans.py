@@ -23,12 +23,13 @@ from padir.measuring.compilation.program_text import ProgramText
 from padir.storage.files import write_json
 
 DUMP = "--xla_dump_to={} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=.*on_mesh.*"  # the training step
+REPORT = "*memory-usage-report.txt"
 ACCUMULATION = re.compile(r"Batching\.accumulation_steps=(\d+)")
 
 
 def planned(folder: Path, accumulation_steps: int) -> dict[str, object]:
     """Bytes of the plan and of exchanged arrays in a folder that XLA has dumped to; an accumulation step is a trip."""
-    (report,) = folder.glob("*memory-usage-report.txt")
+    (report,) = folder.glob(REPORT)
     total = re.search(r"Total bytes(?: used)?: (\d+)", report.read_text())
     if total is None:
         sys.exit(f"plans: no total in {report.name}: XLA writes it in another form")
@@ -62,14 +63,14 @@ def main() -> None:
             [sys.executable, "-m", *command], env=os.environ | {"XLA_FLAGS": flags}, start_new_session=True
         )
         try:
-            while running.poll() is None and not [*folder.glob("*memory-usage-report.txt")]:
+            while running.poll() is None and not [*folder.glob(REPORT)]:
                 time.sleep(1)
             time.sleep(1)  # the report is written at once, the program's text shortly before
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
-        if not [*folder.glob("*memory-usage-report.txt")]:
+        if not [*folder.glob(REPORT)]:
             sys.exit(f"plans: {' '.join(command)} ended with status {running.returncode} and without a plan")
         steps = ACCUMULATION.search(" ".join(options))
         plan = {

@@ -102,7 +102,9 @@ def _compared(terms: Terms, source: str, target: str) -> tuple[list[Edit], list[
     """The missing terms, and the places of the others in the translation; no two terms share words of either side."""
     sought: list[Edit] = []
     taken = bytearray(len(source))
-    for own in sorted(terms, key=len, reverse=True):
+    folded = _folded(source)
+    likely = [own for own in terms if _folded(own) in folded]  # of many terms, few have their pattern made
+    for own in sorted(likely, key=len, reverse=True):
         span = _vacant(own, source, taken)
         sought += [Edit(*span, terms[own])] if span else []
     absent: list[Edit] = []
@@ -118,8 +120,6 @@ def _compared(terms: Terms, source: str, target: str) -> tuple[list[Edit], list[
 
 def _vacant(words_of: str, text: str, taken: bytearray) -> tuple[int, int] | None:
     """Takes the first place of words in a text whose characters are not `taken` yet."""
-    if _folded(words_of) not in _folded(text):
-        return None  # as most of many terms, without making their patterns
     for match in _pattern(words_of).finditer(text):
         begin, end = match.span()
         if not any(taken[begin:end]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -57,7 +57,7 @@ class Hypothesis(NamedTuple):
     causal: tuple[float, int] | None = None
 
     @property
-    def order(self) -> Any:
+    def order(self) -> float | np.floating:
         """The number that orders the hypotheses of a sentence, highest first, where no rule does."""
         return self.score if self.rank is None else self.rank
 

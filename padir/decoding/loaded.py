@@ -18,6 +18,7 @@ from jaxtyping import Int
 from padir.decoding.bigrams import BigramScore
 from padir.decoding.encoding import encode, padded
 from padir.decoding.program_cache import PROGRAMS, check_process
+from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
 from padir.errors import PadirError
 from padir.models.directory import ModelCard
@@ -179,6 +180,10 @@ class LoadedModel:
 
         params = self.params if precision == "float32" else jax.tree_util.tree_map_with_path(rounded, self.params)
         return dataclasses.replace(self, params=params, card=card, origin=self)
+
+    def written_ids(self, source_BS: np.ndarray, shortlist: Shortlist | None) -> np.ndarray | None:
+        """The ids that a shortlist allows for a batch; None: all ids."""
+        return None if shortlist is None else shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
         """The encoder's input, token lists with `source_prefix` and EOS, and the indices of the texts that were cut.

@@ -116,8 +116,7 @@ class Refiner:
     ) -> list[tuple[DraftInputs, RefineOptions]]:
         """The arguments of `refine_drafts` after the model and its parameters, for each width of canvas."""
         source_BS = self.loaded.place(batch.source_BS)
-        shortlist = self.decoding.shortlist
-        kept_v = None if shortlist is None else shortlist.restrict(batch.source_BS, self.loaded.card.ids)
+        kept_v = self.loaded.written_ids(batch.source_BS, self.decoding.shortlist)
         return [self._arguments(batch, some, source_BS, kept_v) for some in self._by_width(tried)]
 
     def _by_width(self, tried: Sequence[Sequence[PlannedDraft]]) -> list[Sequence[Sequence[PlannedDraft]]]:

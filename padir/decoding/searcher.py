@@ -53,8 +53,7 @@ class Searcher:
         if any(source.template is not None for source in sources):
             prefixes = [[*_prefix(source)] for source in sources]
             prefix_BL = loaded.place(pad_rows(prefixes, longest, rows))
-        shortlist = decoding.shortlist
-        kept_v = None if shortlist is None else shortlist.restrict(source_BS, loaded.card.ids)
+        kept_v = loaded.written_ids(source_BS, decoding.shortlist)
         with loaded.on_devices():
             found, score_BN, passes_B = write_targets(
                 loaded.model,
