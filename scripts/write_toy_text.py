@@ -1,4 +1,4 @@
-"""Writes sentence pairs of the built-in grammar as plain text files, for trying what needs text of one's own.
+"""Writes sentence pairs of the built-in corpus as plain text files, for trying what needs text of one's own.
 
 python scripts/write_toy_text.py FOLDER --train 20000 --held_out 500
 """

@@ -82,7 +82,7 @@ RANGES = [
     *((Decoding, name, *FREE) for name in ("length_normalization", "temperature", "length_penalty", "blank_penalty")),
     *((LengthLimits, name, [1], [2]) for name in ("max_source_tokens", "max_target_tokens")),
     (LengthLimits, "max_length_ratio", [0.5], [1.0]),
-    (ToyDeEn, "num_test", [0], [1]),
+    (ToyDeEn, "num_test", [0, 1_001], [1, 1_000]),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: parallel text files, Multi30k, and the built-in grammar corpus."""
+"""Sources of sentence pairs: parallel text files, Multi30k, and the built-in corpus."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def sacrebleu_set(
 
 
 def _toy(data_dir: PathLike | None) -> Source:
-    from padir.data.toy import ToyDeEn  # a grammar and its lexicon, built only when asked for
+    from padir.data.toy import ToyDeEn  # a corpus in files, read only when asked for
 
     return cast(Source, ToyDeEn())  # its ClassVars are no properties to a type checker
 

@@ -131,7 +131,7 @@ def toy_scores(sources: Iterable[str], hypotheses: Iterable[str]) -> dict[str, S
     Sources are sentences of the corpus toy_de_en; the scores toy_right, toy_mixed and toy_wrong add up to 100.
 
     Raises:
-      PadirError: a source is not of the toy grammar.
+      PadirError: a source is no sentence of the corpus's validation or test split.
     """
     from padir.data.toy import judge
 
@@ -154,7 +154,7 @@ def score_all(
 ) -> dict[str, Score]:
     """Computes bleu, chrf, stutter, length_ratio, exact_match and, for the task toy_de_en, the toy scores, by name.
 
-    The grammar of the toy corpus translates only from German, so the other direction gets no toy_* scores. Empty
+    The toy corpus knows right translations of German only, so the other direction gets no toy_* scores. Empty
     outputs count, too.
 
     Raises:

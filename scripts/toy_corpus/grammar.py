@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 
-from padir.data.toy.lexicon import (
+from lexicon import (
     AUXILIARIES,
     PLURAL,
     SINGULAR,

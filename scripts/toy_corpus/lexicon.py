@@ -13,11 +13,9 @@ from typing import TypeVar, get_type_hints
 
 T = TypeVar("T")
 
-CASES = ("nominative", "accusative", "dative")
 SINGULAR, PLURAL = "singular", "plural"
 THIRD_SINGULAR, THIRD_PLURAL = 2, 5  # persons are numbered ich 0, du 1, er 2, wir 3, ihr 4, sie 5
 MODALS = ("können", "wollen", "sollen", "müssen", "dürfen")
-TENSES = ("present", "perfect", "future", *MODALS)
 
 
 def variety(english: str, american: bool) -> str:
@@ -249,5 +247,4 @@ FREQUENCIES, MANNERS, PLACES, HOMES, GOALS, _TIMES = (
 # Groups, so that 336 dates do not crowd out the other times: a sampler draws the group first.
 TIME_GROUPS = tuple(tuple(phrases) for _, phrases in itertools.groupby(_TIMES, key=lambda phrase: phrase.group))
 PHRASES = {phrase.german: phrase for phrase in _PHRASES}
-LONGEST_PHRASE = max(len(german.split()) for german in PHRASES)
 CONJUNCTIONS = {conjunction.german: conjunction for conjunction in _entries(Conjunction, "conjunctions")}

@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from padir.data.toy.grammar import Clause, NounPhrase, Sentence
-from padir.data.toy.lexicon import (
+from grammar import Clause, NounPhrase, Sentence
+from lexicon import (
     ADJECTIVES,
     BARE,
     CONJUNCTIONS,
