@@ -129,9 +129,9 @@ def plain(write):
 
 
 def test_a_sentence_does_not_depend_on_its_batch(write, plain):
-    """Other neighbours, another place, twice, and alone: 9 sentences are a batch of 8 and one of 1."""
-    moved = write([*TEXTS[::-1], *TEXTS[:4]], batch_size=8)
-    same(moved, [*plain[::-1], *plain[:4]])
+    """Odd and cut neighbours, another place, twice, and alone: 17 sentences are two batches of 8 and one of 1."""
+    moved = write([*TEXTS[::-1], *ODD, "neun " * 40, *TEXTS[:4]], truncate=True, batch_size=8)
+    same([*moved[:5], *moved[-4:]], [*plain[::-1], *plain[:4]])
     same(write(TEXTS[1:2]), plain[1:2])
 
 

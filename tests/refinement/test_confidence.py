@@ -28,10 +28,6 @@ class TestThreshold:
         assert first_step(Threshold(0.2), out, 3) == ([20, 21, 22], True)
         assert first_step(Threshold(0.5), out, 3) == ([20, MASK, MASK], False)  # not more than 1/2
 
-    def test_writes_the_best_token_if_none_is_above_the_threshold(self):
-        assert first_step(Threshold(0.9), spread(4, 2, 3), 3) == ([MASK, 21, MASK], False)
-        assert first_step(Threshold(1.0), spread(2, 2, 2), 3) == ([20, MASK, MASK], False)
-
     def test_falls_linearly(self):
         strategy, out = Threshold(0.9, final_tau=0.1), spread(2, 3, 4)  # 0.5, 0.33, 0.25
         written = [sum(t != MASK for t in first_step(strategy, out, 3, 5, step)[0]) for step in range(5)]

@@ -12,7 +12,6 @@ from support import published_rules
 from support.fakes import IDS, clean, judging, keys, moods, moody
 
 from padir.refinement import (
-    Factor,
     FromStrategy,
     Glat,
     Mask,
@@ -20,7 +19,6 @@ from padir.refinement import (
     PathPlanning,
     PredictionRejecter,
     Remdm,
-    Renoise,
     RewriteAll,
     Uniform,
     draft,
@@ -201,22 +199,6 @@ def test_mask_predict():
     assert_same(MaskPredict(), Mask(), rule)
 
 
-@pytest.mark.parametrize("eta", [0.5, 1.0, 2.0])
-def test_p2_with_self_planning(eta):
-    """The score of every position is the log-probability of this pass's own choice; eta weights unmasked positions."""
-
-    def rule(start, steps):
-        now = start.copy()
-        for step in range(1, steps + 1):
-            masked, found = now == IDS.mask, log_probs(now)
-            score = np.where(masked, 1.0, eta) * found.max(-1)
-            again = np.isin(np.arange(len(start)), lowest(score, len(start) * (steps - step) // steps))
-            now = np.where(again, IDS.mask, np.where(masked, found.argmax(-1), now))
-        return now
-
-    assert_same(PathPlanning(eta, judges="drawn"), Mask(), rule)
-
-
 def test_p2_judges_another_token_than_padirs_rule():
     """From the third pass on: the written tokens are then no longer the pass's own choice everywhere."""
     start = draft(keys(20), jnp.full(20, 13), 13, Mask(), IDS)
@@ -226,41 +208,6 @@ def test_p2_judges_another_token_than_padirs_rule():
             for judges in ("written", "drawn")
         ]
         assert (found[0] != found[1]).any() == differ
-
-
-def test_factor():
-    """Fast-dLLM's paper: the largest n with (n + 1) (1 - c_n) below the factor, at least 1."""
-
-    def rule(start, steps):
-        now = start.copy()
-        for step in range(1, steps + 1):
-            masked, found = now == IDS.mask, log_probs(now)
-            order = [place for place in np.argsort(-found.max(-1), kind="stable") if masked[place]]
-            fits = [n for n, place in enumerate(order, 1) if (n + 1) * (1 - np.exp(found[place].max())) < 1.5]
-            written = order[: max([*fits, 1])] if step < steps else order
-            now[written] = found.argmax(-1)[written]
-        return now
-
-    assert_same(Factor(1.5), Mask(), rule)
-
-
-def test_renoise_accepts_as_the_entropy_bound_scheduler():
-    """The largest k for which the k lowest entropies, without the largest of them, sum to at most the bound."""
-
-    def rule(start, steps):
-        now, seen_noise = start.copy(), np.ones(len(start), bool)
-        for step in range(1, steps + 1):
-            found = log_probs(now)
-            best, entropy = found.argmax(-1), -(np.exp(found) * np.maximum(found, -1e9)).sum(-1)
-            order = np.argsort(entropy, kind="stable")
-            k = max(k for k in range(1, len(start) + 1) if entropy[order[: k - 1]].sum() <= 4.0)
-            if step == steps or ((best == now).all() and not seen_noise.any()):
-                return best
-            now = np.where(np.isin(np.arange(len(start)), order[:k]), best, IDS.mask)
-            seen_noise = now == IDS.mask
-        raise AssertionError
-
-    assert_same(Renoise(4.0), Mask(), rule)
 
 
 @pytest.mark.parametrize("rescale", [False, True])

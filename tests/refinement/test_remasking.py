@@ -29,21 +29,6 @@ def drawn(strategy, num_steps, traced_steps=None):
 
 
 class TestRemdm:
-    @pytest.mark.parametrize("sigma", [0.0, 0.2, 1.0])
-    def test_the_share_of_written_positions_does_not_depend_on_sigma(self, sigma):
-        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, traced_steps=5).tokens_TBL)[:, :, :3]
-        written_T = (tokens_TBL != MASK).mean((1, 2))
-        assert_allclose(written_T, np.arange(6) / 5, atol=4 * np.sqrt(0.25 / (3 * ROWS)))
-
-    @pytest.mark.parametrize(
-        ("sigma", "expected"), [(0.0, [0.0] * 4), (0.2, [0.2] * 3 + [0.0]), (1.0, [1, 1, 1 / 3, 0])]
-    )
-    def test_written_positions_are_hidden_with_probability_sigma(self, sigma, expected):
-        """In the passes 2 to 5, (1 - b) / a is 3, 1, 1 / 3 and 0."""
-        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, traced_steps=5).tokens_TBL)[:, :, :3] != MASK
-        shares = [(~after[before]).mean() for before, after in zip(tokens_TBL[1:-1], tokens_TBL[2:], strict=True)]
-        assert_allclose(shares, expected, atol=0.06)
-
     @pytest.mark.slow
     def test_many_steps_draw_from_the_joint_and_few_do_not(self):
         assert distance(histogram(drawn(Remdm(0.0), 1).tokens_BL), EQUALS_VVV) > 0.4
