@@ -116,17 +116,3 @@ def test_a_model_of_raw_text_reads_text_as_it_is(tokenizer, translator):
     read = [raw.loaded.normalised([text])[0].text for text in ("\t- **EINS ZWEI**", "---")]
     assert read == ["\t- **EINS ZWEI**", "---"]
     assert ModelCard.from_json(raw.card.to_json()).text_form == "raw"
-
-
-def test_the_server_reads_and_restores_as_the_translator(translator):
-    texts = ("\t- **eins\u00a0zwei**", "---", "EINS ZWEI DREI", " ")
-    engine = engine_of(translator)
-    engine.start()
-    try:
-        while not engine.ready:
-            assert engine.failure is None
-        _, sentences = engine.prepare(TranslateRequest(texts))
-        served = [future.result(60) for future in engine.submit(sentences)]
-    finally:
-        engine.close()
-    assert [each.text for each in served] == [each.text for each in translator.translate(texts)]

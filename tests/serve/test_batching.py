@@ -77,13 +77,6 @@ def test_only_what_has_a_key_in_common_runs_together_and_the_oldest_first(make, 
     assert finished(runs, futures) == [("b", [1, 3]), ("a", [2])]
 
 
-def test_a_batch_has_a_largest_size(make, runs):
-    batcher = make(max_batch=2)
-    busy(batcher, runs)
-    futures = batcher.submit([("a", n) for n in range(5)])
-    assert [works for _, works in finished(runs, futures)] == [[0, 1], [2, 3], [4]]
-
-
 @pytest.mark.parametrize(
     ("count", "expected"), [(4, [1] * 4), (5, [5]), (8, [8]), (14, [8, 6]), (16, [8, 8]), (17, [17]), (40, [32, 8])]
 )

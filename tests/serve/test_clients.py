@@ -137,14 +137,6 @@ def test_messages_do_not_grow_with_what_they_quote(client, path, fields):
     assert refused.status_code in (404, 422) and 20 < len(refused.json()["error"]) <= 500
 
 
-@pytest.mark.parametrize(
-    "body", [b"[" * 3_900, b'{"text":' + b"[" * 3_900, b'{"x":' + b"[" * 1_900 + b"]" * 1_900 + b"}"]
-)
-def test_deep_json_is_refused(client, body):
-    refused = client.post("/translate", content=body, headers={"Content-Type": "application/json"})
-    assert refused.status_code in (400, 422)
-
-
 def test_threads_of_tensorstore_print_nothing_after_a_failed_write(capsys, monkeypatch):
     monkeypatch.setattr("padir.cli.entry.main", lambda: 3)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

@@ -63,6 +63,7 @@ def test_what_is_no_json(body):
         (b'{"text": "\\ud800 a"}', r"one of \ud800 to \udfff stands alone: write both halves"),
         (b'{"text": ["a", "\\ude00\\ud83d"]}', "stands alone"),
         (b"[" * 200_000, "nested too deeply"),
+        (b'{"x":' + b"[" * 1_900 + b"]" * 1_900 + b"}", "nested too deeply"),
     ],
 )
 def test_what_is_wrong_with_the_json(body, message):
@@ -105,10 +106,6 @@ def test_both_halves_of_a_character_are_one():
 def test_what_is_wrong_with_the_fields(body, message):
     status, said = refused(body)
     assert status == 422 and message in said
-
-
-def test_a_long_name_does_not_fill_the_answer():
-    assert len(refused({"text": "eins", "x" * 9_999: 4})[1]) < 300
 
 
 @pytest.mark.parametrize("name", FIELDS[5:])

@@ -22,7 +22,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.program_cache import PROGRAMS
 from padir.decoding.refine_batch import refine_drafts
 from padir.serve.engine import Engine, row_lengths
-from padir.serve.messages import Limits, TranslateRequest
+from padir.serve.messages import Limits
 
 
 @pytest.fixture(scope="module")
@@ -73,34 +73,6 @@ class TestUnderLoad:
             with concurrent.futures.ThreadPoolExecutor(2) as pool:  # the one waits for the other's batch, too
                 answers = list(pool.map(lambda text: ask(client, text, num_steps=len(text)), ["eins", "sieben"]))
         assert [one["passes"] <= len(text) for (one,), text in zip(answers, ["eins", "sieben"], strict=True)]
-
-    def test_the_work_of_a_client_that_left_is_not_done(self, gated):
-        with running(engine_of(gated)) as client:
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                first = gated.busy(pool, client)
-                body = b'{"text": ["zwei", "drei"]}'
-                with connection(client.port, body=body) as leaving:
-                    leaving.sendall(body)
-                    until(lambda: figure(client, "queue_sentences") == 2)
-                until(lambda: figure(client, "queue_sentences") == 0)
-                until(lambda: figure(client, 'requests_total{status="499"}') == 1)
-                gated.gate.set()
-                first.result(30)
-            ask(client, "vier")
-            assert gated.batches == [1, 1]
-
-    def test_small_batches_need_no_further_programs(self, gated):
-        """One by one up to half a batch of eight; traced sentences, of which a person wants to see one, always."""
-        engine = engine_of(gated, Decoding(batch_size=32))
-        for count, trace, expected in ((4, False, [1] * 4), (5, False, [5]), (9, False, [8, 1]), (6, True, [1] * 6)):
-            engine = engine_of(gated, Decoding(batch_size=32))
-            engine.state = "ready"
-            futures = engine.submit(engine.prepare(TranslateRequest(("eins",) * count, 1, 1, trace=trace))[1])
-            gated.batches.clear()
-            engine.start()
-            assert len({future.result(60).text for future in futures}) == 1
-            engine.close()
-            assert gated.batches == expected
 
     def test_an_error_of_the_model_is_of_one_request(self, translator):
         failing = Gated(translator, bad_length=5)  # [LENGTH], three words, EOS
