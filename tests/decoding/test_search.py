@@ -94,19 +94,6 @@ class TestBeam:
             score, tokens = max(finished)
             assert found[0][1] == tokens and found[0][0] == pytest.approx(score, abs=1e-4)
 
-    @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-    def test_of_size_1_is_greedy(self, alpha):
-        table, log_probs = decoder(16, seed=2)
-        rows, passes_B = run(Beam(1, alpha), table, [12] * 16)
-        for b in range(16):
-            greedy = []
-            while EOS not in greedy:
-                allowed = [EOS] if len(greedy) == 11 else [*REGULAR, EOS] if greedy else REGULAR
-                greedy.append(max(allowed, key=log_probs(b, greedy).__getitem__))
-            assert rows.tokens_BNL[b, 0, : int(rows.length_BN[b, 0])].tolist() == greedy
-            assert int(passes_B[b]) == len(greedy)
-        assert len(set(np.asarray(rows.length_BN)[:, 0].tolist())) > 3
-
     def test_ends_early_without_another_result(self):
         @dataclasses.dataclass(frozen=True)
         class Patient(Beam):
@@ -201,11 +188,3 @@ class TestSearch:
         np.testing.assert_array_equal(passes_wide_B, passes_B)
         alone, _ = run(search, table[2:3], limits[2:3], key_B=key_B[2:3])
         np.testing.assert_array_equal(alone.tokens_BNL[0], together.tokens_BNL[2])
-
-    @pytest.mark.slow
-    def test_is_the_same_jitted(self, search):
-        table, _ = decoder(2, seed=7)
-        with jax.disable_jit():
-            plain, _ = run(search, table, [2, 4])
-        jitted, _ = run(search, table, [2, 4])
-        np.testing.assert_array_equal(plain.tokens_BNL, jitted.tokens_BNL)

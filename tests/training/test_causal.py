@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from support.closeness import assert_close
 from support.objectives import check_packing, run
 from support.refusals import refused
 from support.tiny import one_layer_model, pairs, rows_of
@@ -137,22 +136,6 @@ def test_a_transition_hears_how_far_the_run_is(dual):
     how = {"model": model, "dropout": False, "progress": 0.25}
     jax.eval_shape(lambda: objective(jax.random.key(0), params, BATCH, **how)[0])
     assert heard == [0.25]
-
-
-def test_the_decoder_writes_from_left_to_right(dual):
-    """A changed token changes the logits to its right alone, and the distances are those of the refining decoder."""
-    model, params = dual
-    bound = as_causal(model).bind({"params": params})
-    encoded = bound.encode(BATCH.source_BS, BATCH.source_segment_BS)
-    cross_kv = bound.cross_kv(encoded.memory_BSD)
-
-    def logits(target_BL):
-        return bound.teacher_force(target_BL, BATCH.target_segment_BL, cross_kv, encoded.segment_BS)
-
-    whole, changed = logits(BATCH.target_BL), logits(BATCH.target_BL.at[:, 3].add(1))
-    assert_close(changed[:, :4], whole[:, :4])
-    assert (jnp.abs(changed[0, 4] - whole[0, 4]).max(-1) > 1e-3).all()
-    assert bound.decoder.relpos_bias.bidirectional and not ModelConfig(causal=True).signed_distances
 
 
 @pytest.mark.parametrize(
