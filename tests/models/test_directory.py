@@ -92,11 +92,6 @@ class TestModelDirectory:
         assert done.returncode == 0, done.stderr
         load_model(tmp_path / "new")
 
-    def test_weights_are_named_as_in_t5x(self, saved):
-        params = load_model(saved)[0]
-        assert params["encoder"]["layers_0"]["attention"]["query"]["kernel"].shape == (16, 16)
-        assert params["token_embedder"]["embedding"].shape == (401, 16)
-
     def test_damage_and_forgery_are_refused(self, model_dir):
         refuses_damage(load_model, model_dir)
         refuses_forgery(load_model, model_dir, MODEL_FILES)
@@ -166,19 +161,15 @@ class TestModelDirectory:
         ("path", "value", "words"),
         [
             (("config", "width"), "16", "ModelConfig.width whole number"),
-            (("config", "width"), 16.5, "ModelConfig.width whole number"),
             (("config", "width"), 32, "shape ( 32 ), got ( 16"),
             (("config", "encoder_layers"), 10**9, "1000000000 layers encoder, got 1"),
             (("config", "decoder_layers"), 2, "2 layers decoder, got 1"),
-            (("config", "max_length"), 10**4, "shape"),
             (("config", "max_length"), 10**9, "max_length [1, 65536]"),
             (("config", "mlp_activations"), ["relu"] * 9, "mlp_activations 1 8 names, got 9"),
-            (("config", "mlp_activations"), [], "mlp_activations 1 8 names"),
             (("config", "mlp_activations"), ["one_hot"], "mlp_activations linear, relu"),
             (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations tuple"),
             (("config", "dropout_rate"), float("nan"), "dropout_rate nan"),
             (("config", "tied"), False, "got no such array"),
-            (("config", "rejecter"), True, "rejecter got no such array"),
             (("config",), [1], "does not describe model"),
             (("ids", "num_sentinels"), 10**12, "num_sentinels most 131,072"),
             (("ids", "num_embeddings"), 10**9, "shape"),
@@ -189,7 +180,6 @@ class TestModelDirectory:
             (("corruption", "name"), "os.system", "'os.system', padir does not know"),
             (("target_language",), 3, "target_language string"),
             (("target_language",), "../../etc", "target_language code most 35"),
-            (("source_language",), "d" * 36, "source_language code most 35"),
             (("source_language",), "de\n", "source_language code"),
             (("config",), {"causal": True, "dual": True}, "causal or dual, not both: set causal false"),
             (("step",), None, "step whole number"),
