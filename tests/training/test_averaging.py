@@ -77,15 +77,6 @@ class TestMovingAverage:
 
 
 class TestMean:
-    def test_of_three_checkpoints(self, tmp_path):
-        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "last", 3)
-        assert params["kernel"].tolist() == [[3.0] * 3] * 2 and params["kernel"].dtype == np.float32
-        assert weights == Weights("last", (10, 20, 30))
-
-    def test_of_the_best_two(self, tmp_path):
-        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "best", 2)
-        assert params["kernel"][0, 0] == 3.5 and weights == Weights("best", (10, 30))
-
     def test_is_summed_in_float64(self):
         """In float32 the ones would be lost beside 2^25."""
         values = (2.0**25, 1.0, 1.0, -(2.0**25))

@@ -25,7 +25,6 @@ from support.training import SETTINGS, assert_same_params, train_tiny
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.models import Transformer, init_params, load_model
-from padir.refinement.corruption import Mask
 from padir.storage.folders import LOCK
 from padir.text.ids import Ids
 from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective, TrainConfig
@@ -276,53 +275,6 @@ def test_padding_beyond_the_position_table_does_no_harm():
     step_fn = make_step(model, optimizer, config)
     state, _ = jax.jit(step_fn)(state, Batch(tokens, segments, tokens, segments))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
-
-
-@pytest.mark.slow
-def test_learns_with_other_settings(data, tmp_path):
-    """One masked stage, rows of one pair, no length head, bfloat16, no dropout."""
-    settings = SETTINGS | {
-        "num_steps": 150,
-        "objective": Objective(corruption=Mask(0.5), stage_weights=("noised",)),
-        "batching": Batching(rows=4, row_length=16, mode="bucket"),
-        "model": dataclasses.replace(TINY, length_head="oracle", dtype="bfloat16", dropout_rate=0.0),
-        "intervals": Intervals(log=50, evaluate=0, checkpoint=150),
-    }
-    latest = train_tiny(data, tmp_path / "model", **settings)
-    rows = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
-    assert latest["loss"] < 0.8 * rows[0]["loss"] and latest["length_loss"] == 0
-    card = load_model(tmp_path / "model")[1]
-    assert card.corruption == Mask(0.5) and card.config.length_head == "oracle"
-
-
-@pytest.mark.slow
-def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
-    folder = tmp_path / "model"
-    sizes = {name: value for name, value in dataclasses.asdict(TINY).items() if isinstance(value, int)}
-    bindings = ["train.model=@ModelConfig()", *(f"ModelConfig.{name}={value}" for name, value in sizes.items())]
-    bindings += ["train.batching=@Batching()", "Batching.rows=4", "Batching.row_length=32"]
-    bindings += ["train.objective=@Objective()", "Objective.stage_weights=('all',)"]
-    bindings += ["train.intervals=@Intervals()", "Intervals.log=1", "train.num_steps=1_000_000"]
-    command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
-    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    process = subprocess.Popen(
-        [*command, *(f"--gin.{binding}" for binding in bindings)], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").read_text().count("\n") > 2):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    (step,) = (path.name for path in (folder / "checkpoints").iterdir())
-    assert errors.splitlines()[-1] == (
-        f"padir: stopped: saved step {step} of 1000000 in {folder}; run the same command to go on"
-    )
-    assert "Traceback" not in errors
 
 
 def test_rows_of_metrics_are_never_half_written(tmp_path):

@@ -26,11 +26,9 @@ from padir.refinement import (
     FromStrategy,
     Glat,
     Mask,
-    MaskPredict,
     Padir,
     Rejecter,
     SampledUnroll,
-    Smart,
     from_tokens,
     restrict_visibility,
 )
@@ -156,7 +154,7 @@ class TestVocabularyByBlock:
 
     @pytest.mark.parametrize(
         "transition",
-        [*map(FromStrategy, (Padir("logits"), MaskPredict(), Rejecter())), Smart(), SampledUnroll(), Glat()],
+        [*map(FromStrategy, (Padir("logits"), Rejecter())), SampledUnroll(), Glat()],
         ids=str,
     )
     def test_the_next_canvas_is_the_same_to_the_token(self, transition, monkeypatch):

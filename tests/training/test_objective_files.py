@@ -5,7 +5,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from support.fakes import IDS
 from support.objectives import EXPECTED
@@ -16,7 +15,6 @@ from padir.data.plan import Batching
 from padir.models import ModelConfig, Transformer
 from padir.refinement import Glat, Padir
 from padir.training import Adam, Causal, Cosine, Objective, Sum, TrainConfig
-from padir.training.metrics import step_metrics
 from padir.training.state import TrainState
 from padir.training.step import make_step
 
@@ -86,23 +84,3 @@ def test_makes_its_objective(name):
     out = [aval.shape for aval in step_fn.trace(state, BATCH).jaxpr.out_avals]  # compiling would take seconds each
     before = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
     assert out[: len(before)] == before and (len(objective.stage_weights),) in out[len(before) :]
-
-
-@pytest.mark.parametrize(
-    "name", ["rejecter", *(pytest.param(each, marks=pytest.mark.slow) for each in ("disco", "glat"))], indirect=True
-)
-def test_trains(name):
-    objective = config.configured(Objective)()
-    step_fn, fresh = training_step(objective, config.configured(ModelConfig)())
-    state, rows = fresh, []
-    for _ in range(2):
-        state, sums = step_fn(state, BATCH)
-        rows.append(step_metrics(sums, seconds=1.0))
-    assert all(np.isfinite(value) for row in rows for value in row.values())
-    assert sums.tokens == 7 + 9 + 10 and ("rejecter_loss" in rows[0]) == (name == "rejecter")
-    counted = [weights != "none" for weights in objective.stage_weights]
-    assert [rows[0][f"stage_{stage}_loss"] > 0 for stage in range(1, len(counted) + 1)] == counted
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), fresh.params, state.params)
-    assert all(jax.tree.leaves(moved["decoder"])) and moved["token_embedder"]["embedding"]
-    if name == "rejecter":
-        assert moved["rejecter"]["binary_projection"]["kernel"]
