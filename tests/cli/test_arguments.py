@@ -76,18 +76,6 @@ def test_a_models_own_options_give_way_one_by_one(options, bindings, expected):
     assert decoding_of(arguments(f"translate {options}", bindings), OWN) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--mode refine", "the mode 'refine' needs a dual model"),
-        ("--num_lengths 3", "--num_lengths applies only to the mode refine"),
-    ],
-)
-def test_modes_that_no_model_has_are_refused(options, words):
-    args = arguments(f"evaluate --model m {options}")
-    refuses(check_options, words, args, ("m", ModelConfig(causal=True), decodings_of(args)))
-
-
 def test_an_option_chooses_its_mode():
     """Whatever the mode of an earlier layer; options of two modes need both by name."""
     own = dataclasses.replace(Decoding(), mode="causal", beam=1, num_lengths=5)
@@ -110,12 +98,6 @@ def test_an_option_chooses_its_mode():
         arguments("evaluate --model m --beam 2 --num_steps 1"),
         own,
     )
-
-
-def test_what_a_mode_does_not_read_of_a_configuration_is_told(capsys):
-    args = arguments("translate --beam 2", "Decoding.num_steps=4")
-    check_options(args, ("m", DUAL, [decoding_of(args)]))
-    assert "the mode 'causal' does not read Decoding.num_steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def test_a_dual_model_is_exported_in_the_mode_refine(tmp_path, capsys):
     ("sizes", "options", "words"),
     [
         ({}, "", "pip install 'padir[onnx]'"),
-        ({"causal": True}, "", "needs the mode refine"),
         ({"dual": True}, "--mode causal", "needs the mode refine: choose it, or leave the mode out"),
         ({}, "--num_drafts 2", "padir.interop.jax_programs"),
         ({}, "--what weights --num_lengths 2", "--num_lengths applies only to programs"),

@@ -60,7 +60,14 @@ def without_extras(commands):
 def test_every_command_has_help_without_the_extras(tmp_path):
     names = [[command.name] for group in GROUPS.values() for command in group] + [["t5x", "import"], ["t5x", "export"]]
     *helps, serve = without_extras([*([*words, "--help"] for words in names), ["serve", "--model", str(tmp_path)]])
+    found = {}
     for words, (status, out, errors) in zip(names, helps, strict=True):
         assert (status, errors) == (0, "") and out.startswith(f"usage: padir {' '.join(words)} "), words
+        found[" ".join(words)] = " ".join(out.split())
+    for command in (command for group in GROUPS.values() for command in group):
+        out = found[command.name]
+        assert command.sentence in out and f"example: padir {command.name} " in out
+        assert "--gin.NAME=VALUE bind" in out or command.name == "t5x"
+    assert "the model's card" not in found["analyse"]  # whose options no study reads
     status, out, errors = serve
     assert (status, out) == (2, "") and errors.count("\n") == 1 and "pip install 'padir[serve]'" in errors

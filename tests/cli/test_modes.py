@@ -93,20 +93,22 @@ def test_a_command_writes_in_the_mode_of_its_options(models, option, command, ki
 def test_python_writes_in_the_mode_of_its_options(models, option, kind):
     """`translate`, `translate_iter` and `steps` ask one function; what needs another mode is refused."""
     translator, (_, options, implied) = models[kind], OPTIONS[option]
+    calls = translator.translate, lambda texts, **how: [*translator.translate_iter(texts, **how)]
     refused = kind != "dual" and implied not in (None, OWN[kind])
     refused |= kind == "causal" and option == "num_drafts"  # without a temperature all drafts are equal
-    for call in (translator.translate, lambda texts, **how: [*translator.translate_iter(texts, **how)]):
-        if refused:
+    if refused:
+        for call in calls:
             assert refuses(call, "", TEXTS, **options).remedy.startswith(("leave", "give a temperature"))
-        else:
+    else:
+        written, resolved = implied or OWN[kind], translator.resolved(translator.decoding.changed(**options))
+        assert resolved.mode == written
+        for call in calls if option in ("num_lengths", "beam", "none") else ():
             (result,) = call(TEXTS, **options)
-            written = implied == "causal" or kind == "causal"
-            drops = translator.resolved(translator.decoding.changed(**options)).drops_repeats
-            same([result], translator.translate(TEXTS, mode="causal" if written else "refine", **options))
-            assert (result.whole_text is None) == (written or not drops)
+            same([result], translator.translate(TEXTS, mode=written, **options))
+            assert (result.whole_text is None) == (written == "causal" or not resolved.drops_repeats)
     if kind == "causal" or implied == "causal":
         refuses(lambda: next(translator.steps(TEXTS[0], **options)))
-    else:
+    elif option in ("num_lengths", "none"):
         assert next(translator.steps(TEXTS[0], **options)).pieces
 
 
@@ -223,22 +225,6 @@ def test_what_shows_steps_or_fills_gaps_with_one_mode(models):
     refuses(causal, "a model that refines", TEXTS, trace=True)
     refuses(causal, "give a prefix", TEXTS, template="one ___ two")
     assert causal(TEXTS, template="one ___")[0].text.startswith("one")
-
-
-@pytest.mark.parametrize("kind", ["dual", "causal"])
-def test_n_best_lists_the_rows_of_a_beam(models, kind):
-    translate = models[kind].translate
-    (best,) = translate(TEXTS, beam=4, n_best=4)
-    texts = [each.text for each in best.candidates]
-    scores = [each.score for each in best.candidates]
-    assert texts[0] == best.text and scores[0] == best.score and best.candidates[0].length == best.length
-    assert len({*texts}) == len(texts) > 1
-    assert scores == sorted(scores, reverse=True)
-    assert translate(TEXTS, beam=4, n_best=2)[0].candidates == best.candidates[:2]
-    (drawn,) = translate(TEXTS, temperature=1.0, num_drafts=3, n_best=3)
-    assert 1 <= len(drawn.candidates) <= 3 and drawn.candidates[0].score == drawn.score
-    refuses(translate, ": raise beam", TEXTS, beam=2, n_best=3)
-    refuses(translate, ": raise num_drafts", TEXTS, temperature=1.0, n_best=2)
 
 
 def test_a_card_names_no_mode(models):

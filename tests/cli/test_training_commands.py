@@ -8,7 +8,6 @@ from support.commands import TINY_GIN, refused, results, run
 
 from padir import Translator
 from padir.data.prepared import load_manifest
-from padir.interop.seqio_tasks import TFDS_SETS
 
 
 def test_distill_writes_a_teachers_translations_with_its_own_options(built, short, tmp_path, capsys):
@@ -115,10 +114,7 @@ def test_options_of_train_win_over_bindings_and_these_over_files(built, tmp_path
     assert {*printed("--validate seed=3 batch_size=2")} == {*file}
 
 
-DIRECTIONS = [f"{task}{kind}" for task in TFDS_SETS for kind in ("", "_ar")]
-
-
-@pytest.mark.parametrize("name", DIRECTIONS)
+@pytest.mark.parametrize("name", ["wmt14_de_en", "wmt17_en_zh_ar"])
 def test_the_papers_configurations_are_printed_without_data(capsys, name):
     status, out, errors = run(capsys, f"train {name} --print_config --validate batch_size=16")
     assert status == 0, errors

@@ -179,8 +179,6 @@ class TestTranslate:
             best = row["candidates"][0]
             assert row["hypotheses"] == 4 and len(row["candidates"]) == 3
             assert best == {"text": row["text"], "score": row["score"], "length": row["length"]}
-            scores = [each["score"] for each in row["candidates"]][1:]  # the first may be one without broken bytes
-            assert scores == sorted(scores, reverse=True)
 
     def test_lines_are_split_into_sentences_and_joined(self, long, translate):
         content = b"Eins zwei.  Dr. Acht drei? Vier\n \nvier \n"
