@@ -204,9 +204,6 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
         ({"length_unit": 2}, {}, 'needs the length head "token" with length_unit=1, or a canvas of one length'),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
-        ({}, {"rerank": "mbr", "num_lengths": 2}, "only the rules 'own' and"),
-        ({}, {"placeholders": "tags"}, "placeholders cannot be exported"),
-        ({}, {"n_best": 1}, "n_best cannot be exported"),
     ],
 )
 def test_refuses_what_the_loop_lacks(tokenizer, tmp_path, sizes, options, message):

@@ -13,9 +13,6 @@ from support.refusals import refuses
 from support.small_corpus import Numbers
 
 from padir.cli import main
-from padir.data.loader import make_loader
-from padir.data.plan import Batching
-from padir.data.prepared import CorpusInfo, load_manifest, read_text
 from padir.data.recipes import PARTS, RECIPES, Recipe
 from padir.data.sources import SPLITS, Source
 from padir.interop import seqio_tasks as tasks
@@ -78,9 +75,10 @@ def test_a_set_is_a_source(name, built):
         assert sorted(pair[::-1] if turned else pair for pair in pairs) == expected(split)
 
 
-@pytest.mark.parametrize("name", TFDS_SETS)
-def test_a_task_gives_the_ids_of_the_tokenizer(tokenizer, name, built, vocab_path):
+def test_a_task_gives_the_ids_of_the_tokenizer(tokenizer, built, vocab_path):
     import seqio
+
+    name = "wmt17_en_zh"
 
     assert set(TFDS_SETS) <= set(tasks.register(vocab_path, built))
     task = seqio.get_mixture_or_task(name)
@@ -124,25 +122,6 @@ def test_wrong_names(built):
     source = get_source("wmt14_de_en", built)
     refuses(source.pairs, "no split 'dev': use one of train, validation, test", "dev")
     refuses(get_source, "'wmt14': known are toy_de_en, ... wmt17_en_zh", "wmt14")
-
-
-def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
-    vocab, output = tmp_path / "wmt14.model", tmp_path / "data"
-    task = ["--task", "wmt14_en_de", "--data_dir", str(built)]
-    assert main(["vocab", *task, "--size", "300", "--set", "max_lines=500", "--output", str(vocab)]) == 0
-    command = ["prepare", *task, "--vocab", str(vocab), "--output", str(output), "--set", "records_per_shard=100"]
-    assert main(command) == 0
-    manifest = load_manifest(output, verify=True)
-    info = manifest.splits["train"]
-    assert (info.read, info.written, len(info.shards)) == (303, 303, 4)
-    assert manifest.source == CorpusInfo("wmt14_en_de", "en", "de")
-    assert sorted(pair[::-1] for pair in zip(*read_text(output, "test"), strict=True)) == expected("test")
-    batches = list(make_loader(output, Batching(rows=8, row_length=64), num_epochs=1))
-    assert sum(int(batch["target_segment_BL"].max(1).sum()) for batch in batches) == 303
-    made = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
-    assert main(command) == 0  # the same set again: nothing is written
-    assert made == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize("name", RECIPES)
