@@ -41,21 +41,22 @@ def refined(ids, corruption, strategy, tokens=WANTED, **settings):
     return refine(keys(1), canvas, wants(tokens), strategy, num_steps=6, **settings).tokens_BL[0].tolist()
 
 
-@pytest.mark.parametrize("name", [name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", frozenset())])
-@pytest.mark.parametrize(
-    "ids, corruption",
-    [
-        (DecoderIds(vocab_size=V, mask_id=13), Mask()),
-        (DecoderIds(vocab_size=V, random_ids=range(V)), Uniform()),
-        (DecoderIds(vocab_size=V, random_ids=(3, 9, 21), banned=(4,), padding=23), Uniform()),
-        (DecoderIds(vocab_size=V, mask_id=13, eos=1), Mask()),
-    ],
-)
-def test_any_strategy_writes_the_ids_that_the_decoder_wants(name, ids, corruption):
+OF_MASKS = [(DecoderIds(vocab_size=V, mask_id=13, eos=eos), Mask()) for eos in (None, 1)]
+OF_NOISE = [
+    (DecoderIds(vocab_size=V, random_ids=range(V)), Uniform()),
+    (DecoderIds(vocab_size=V, random_ids=(3, 9, 21), banned=(4,), padding=23), Uniform()),
+]
+FREE = [name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", frozenset())]
+
+
+@pytest.mark.parametrize("number, name", [*enumerate(FREE)])
+def test_any_strategy_writes_the_ids_that_the_decoder_wants(number, name):
+    """On one canvas of masks and one of noise, which take turns."""
     strategy = STRATEGIES[name]()
     if getattr(strategy, "temperature", 0):
         strategy = STRATEGIES[name](temperature=0.0)
-    assert refined(ids, corruption, strategy) == WANTED
+    for ids, corruption in (OF_MASKS[number % 2], OF_NOISE[number // 2 % 2]):
+        assert refined(ids, corruption, strategy) == WANTED
 
 
 def test_a_banned_id_and_a_mask_are_never_written():

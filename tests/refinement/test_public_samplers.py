@@ -125,7 +125,7 @@ def passes(seed, strategy, num_steps, share_u=None, sharp=1.0):
         yield step, logits_BLV, tokens_BL, token_u_BLV, order_u_BL, np.asarray(canvas.tokens_BL)
 
 
-SEEDS = pytest.mark.parametrize("seed", range(100, 105))
+SEEDS = pytest.mark.parametrize("seed", [100, 101])
 
 
 def shares(num_steps):
