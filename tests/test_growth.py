@@ -13,7 +13,7 @@ from support.small_corpus import small_tokenizer
 from padir import config
 from padir.constrained.terms import missing, terms_of
 from padir.decoding.templates import Template
-from padir.errors import PadirError, nearest
+from padir.errors import PadirError
 from padir.storage.files import parsed_json
 from padir.text.marks import mark
 from padir.text.normalise import normalised
@@ -162,8 +162,3 @@ def test_gin(tmp_path, binding):
         grows(read, 100)
     finally:
         config.clear()
-
-
-@pytest.mark.parametrize("names", [lambda n: ["a" * n], lambda n: map(str, range(n))])
-def test_names_that_are_not_known(names):
-    grows(lambda n: functools.partial(nearest, "b" * n, list(names(n))), 2_000)

@@ -158,24 +158,32 @@ def test_characters_become_entities_and_joined_marks_words(source, translation, 
 def test_no_span_of_a_sentence_is_lost_doubled_or_left_as_a_mark(placeholders):
     """500 sentences of every kind of span, and a model that loses, repeats, moves and joins their marks."""
     for seed in range(500):
-        draw = random.Random(seed)
-        source = sentence(draw)
+        draw, joined = random.Random(seed), seed % 4 == 0  # some without a blank between their words
+        source = sentence(draw).replace(" ", "" if joined else " ")
         marked = mark(source, KINDS, placeholders)
         if marked is None or not marked.text:
             continue
         translation = "stone " + hostile(draw, [*filter(None, marked.marks)])
+        translation = translation.replace(" ", "" if joined else " ")
         numbers = [draw.randrange(-1, len(units(marked.text))) for _ in units(translation)]
         result = marked.finished(translation, numbers)
+        told = (source, translation, result)
+        assert well_formed(re.sub("</?li>|<hr/>|<wbr>", "", result)), told
+        if joined:
+            spans = collections.Counter(edit.text for edit in marked.edits)
+            assert all(result.count(span) >= spans[span] for span in spans), told
+            tags = [sorted(re.findall("</?[a-z]+>", text)) for text in (source, result)]
+            assert tags[0] == tags[1], told
+            continue
         before, after = (collections.Counter(SPANS.findall(text)) for text in (source, result))
         copies = {mark for mark in marked.marks if mark.isdigit()}  # a number may stand twice
-        assert {*before} == {*after}, (source, translation, result)
-        assert all(after[span] == before[span] or span in copies for span in before), (source, translation, result)
-        assert well_formed(re.sub("</?li>|<hr/>|<wbr>", "", result)), (source, translation, result)
+        assert {*before} == {*after}, told
+        assert all(after[span] == before[span] or span in copies for span in before), told
         others = SPANS.sub("_", result)
-        assert not re.search(rf"[{MARKS[0]}-{MARKS[-1]}]|\b(by)?[XZQYVWKJ]s?\b", others), (source, translation, result)
+        assert not re.search(rf"[{MARKS[0]}-{MARKS[-1]}]|\b(by)?[XZQYVWKJ]s?\b", others), told
         for span in VOID:
             if re.search(rf"\w {re.escape(span)} \w", source) and source.count(span) == 1:
-                assert re.search(rf"(^|[ >;]){re.escape(span)}([ <&]|$)", result), (source, translation, result)
+                assert re.search(rf"(^|[ >;]){re.escape(span)}([ <&]|$)", result), told
 
 
 def steps(function, *args):
@@ -228,36 +236,6 @@ def test_work_grows_no_faster_than_the_text(text):
     finish(1)  # compiles patterns
     few, many = steps(finish, 40), steps(finish, 80)
     assert many <= 2.3 * few
-
-
-@pytest.mark.parametrize("placeholders", [False, True])
-def test_spans_survive_every_translation(placeholders):
-    """Whatever a model writes and however it is aligned, each span stands once, and tags nest."""
-    draw = random.Random(0)
-    words = "der alte Hund , sah 12 Katzen ; X und Z".split()
-    for _ in range(500):
-        parts = [draw.choice(words) for _ in range(draw.randint(1, 6))]
-        for tag in draw.sample(["b", "i", "u"], draw.randint(0, 3)):
-            begin = draw.randint(0, len(parts))
-            end = draw.randint(begin, len(parts))
-            inner = parts[begin:end]
-            if well_formed(" ".join(inner)):
-                parts[begin:end] = [f"<{tag}>", *inner, f"</{tag}>"]
-        parts.insert(draw.randint(0, len(parts)), draw.choice(["<br>", "www.x.org", "{name}", "4711 km", "7"]))
-        source = draw.choice(["", " "]).join(parts)
-        marked = mark(source, ALL, placeholders)
-        if marked is None or not marked.text:
-            continue
-        vocabulary = ["one", "two", ",", *filter(None, marked.marks)]
-        translation = draw.choice(["", " "]).join(draw.choice(vocabulary) for _ in range(draw.randint(0, 8)))
-        numbers = [draw.randrange(max(1, len(units(marked.text)))) for _ in units(translation)]
-        result = marked.finished(translation, numbers)
-        spans = [edit.text for edit in marked.edits]
-        for span in spans:
-            assert result.count(span) >= spans.count(span), (source, translation, result)
-        tags = re.findall("</?[buir]+>", result)
-        assert sorted(tags) == sorted(re.findall("</?[buir]+>", source)), (source, translation, result)
-        assert well_formed(result), (source, translation, result)
 
 
 def test_work_is_bounded_for_many_tags_in_a_word_of_many_translations():
