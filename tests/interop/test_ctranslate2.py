@@ -17,7 +17,6 @@ from padir.translator import Translator
 
 pytest.importorskip("ctranslate2")
 GREEDY = Decoding(beam=1)
-SENTENCES = ["eins zwei drei", "", "vier", "null " * 40]
 
 
 @dataclasses.dataclass(frozen=True)

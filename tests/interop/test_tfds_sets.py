@@ -79,7 +79,6 @@ def test_a_task_gives_the_ids_of_the_tokenizer(tokenizer, built, vocab_path):
     import seqio
 
     name = "wmt17_en_zh"
-
     assert set(TFDS_SETS) <= set(tasks.register(vocab_path, built))
     task = seqio.get_mixture_or_task(name)
     assert task.num_input_examples("train") == len(corpus("train"))

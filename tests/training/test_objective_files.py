@@ -1,4 +1,4 @@
-"""Every configs/objective/*.gin, read after a run's file as on the command line, and two steps of training with it."""
+"""Every configs/objective/*.gin, read after a run's file as on the command line, and the shapes of a step with it."""
 
 import dataclasses
 from pathlib import Path
@@ -63,16 +63,6 @@ def logits_block_by_block(monkeypatch):
     monkeypatch.setattr("padir.readout.tally.LOGITS_AT_ONCE", 2_000)
 
 
-def training_step(objective, model_config):
-    """(step function, fresh state) of a run of two steps."""
-    model = Transformer(model_config, IDS)
-    optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
-    settings = TrainConfig(model_config, objective, batching=Batching(row_length=16), num_steps=2)
-    step_fn = make_step(model, optimizer, settings)
-    params = drawn_params(model)
-    return jax.jit(step_fn), TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
-
-
 def test_makes_its_objective(name):
     objective, model_config = config.configured(Objective)(), config.configured(ModelConfig)()
     length_weight = 0.8 if name == "rdm" else 5.0  # the run's, but for rdm, whose token losses weigh less
@@ -80,7 +70,11 @@ def test_makes_its_objective(name):
     assert type(objective.transition) is type(EXPECTED[name].transition)
     assert model_config.length_unit == (2 if name == "sundae" else 1)
     assert model_config.rejecter == (name == "rejecter") and model_config.decontextualised == (name == "disco")
-    step_fn, state = training_step(objective, model_config)
+    model, optimizer = Transformer(model_config, IDS), Adam(learning_rate=Cosine(peak=1e-2)).transformation(2)
+    settings = TrainConfig(model_config, objective, batching=Batching(row_length=16), num_steps=2)
+    params = drawn_params(model)
+    state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
+    step_fn = jax.jit(make_step(model, optimizer, settings))
     out = [aval.shape for aval in step_fn.trace(state, BATCH).jaxpr.out_avals]  # compiling would take seconds each
     before = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
     assert out[: len(before)] == before and (len(objective.stage_weights),) in out[len(before) :]
