@@ -58,13 +58,12 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
         if path:
             write_json(path, done)
 
-    oracle = chosen(args, "padir.evaluation:evaluate_all")
-    rows = evaluate_all(models, test_set, decodings, **oracle, metrics=metrics, progress=progress)
+    rows = evaluate_all(models, test_set, decodings, metrics=metrics, progress=progress)
     if not is_first():
         return None
     shown = report.show(rows, test_set, warn)
     if args.output:
-        report.write(args.output, rows, test_set, shown, warn, skipped)
+        report.write(args.output, rows, test_set, shown, skipped)
     return shown
 
 
@@ -110,7 +109,7 @@ def run_tables(args: argparse.Namespace) -> dict[str, Any]:
     metrics = args.metric or [name for name in ("bleu", "bleurt", "stutter") if name in known]
     if not args.metric and "bleurt" not in known:
         warn("no row has BLEURT: it needs `padir evaluate --metric bleurt=DIR`")
-    text = paper_tables(rows, metrics, **chosen(args, "padir.evaluation:paper_tables"))
+    text = paper_tables(rows, metrics)
     text += "".join(f"{line}\n" for line in told)
     if args.output:
         write_text(args.output, text)

@@ -23,7 +23,7 @@ from padir.storage.remote import RemoteFolder, Unreachable, fetched
 
 _ADDRESSES = ("data", "model", "model_dir", "rerank", "start_from")  # options that may be addresses
 _RESULTS = ("output", "json", "html")  # options that name files of results
-_TABLES = (".md", ".json", ".csv", ".png")  # the files of an option NAME
+_TABLES = (".md", ".json", ".png")  # the files of an option NAME
 
 
 def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:

@@ -35,12 +35,10 @@ class Evaluation:
         is the mean number of decoder passes per sentence, "truncated" is the number of truncated sentences, and
         "seconds" is the time of translating from text to text; its signature says whether compilation is included.
       hypotheses: the translations, one line for each sentence.
-      passes: number of decoder passes of each sentence.
     """
 
     scores: dict[str, Score]
     hypotheses: list[str]
-    passes: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -53,15 +51,12 @@ def evaluate(
     test_set: TestSet,
     decoding: Decoding,
     *,
-    oracle_lengths: bool = False,
     metrics: Sequence[Metric] = (),
     compiled: bool = False,
 ) -> Evaluation:
     """Translate a test set and score the result.
 
     Args:
-      oracle_lengths: give every sentence the length of its reference (always so if the model predicts no lengths).
-        References of more than `max_length` tokens get the length `max_length`, and count as truncated.
       compiled: True if `warm_up` was called before; "seconds" then includes no compilation, and its signature says so.
 
     Raises:
@@ -69,9 +64,8 @@ def evaluate(
     """
     test_set.check_languages(translator.card.source_language, translator.card.target_language, "the model")
     bleu_metric(test_set.target_language, test_set.tokenize, references=test_set.references)  # refused before the work
-    lengths, cut = _target_lengths(translator, test_set, decoding, oracle_lengths)
     began = time.perf_counter()
-    results = translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
+    results = translator.translate(test_set.sources, decoding, truncate=True)
     seconds = time.perf_counter() - began
     hypotheses = [result.text for result in results]
     scores = score_all(
@@ -97,29 +91,28 @@ def evaluate(
         if decoding.falls_back:
             again = 100 * sum(result.fell_back for result in results) / len(results)
             scores["fallback"] = Score("fallback", again, "")
-    scores |= _counts(results, cut)
+    scores |= _counts(results)
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
-    return Evaluation(scores, hypotheses, [result.passes for result in results])
+    return Evaluation(scores, hypotheses)
 
 
-def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
+def _counts(results: Sequence[Translation]) -> dict[str, Score]:
     """Mean passes and hypotheses per sentence, and the number of truncated sentences."""
     counts = {
         "passes": sum(result.passes for result in results) / len(results),
         "hypotheses": sum(result.hypotheses for result in results) / len(results),
-        "truncated": float(sum(result.truncated for result in results) + cut),
+        "truncated": float(sum(result.truncated for result in results)),
     }
     return {name: Score(name, value, "") for name, value in counts.items()}
 
 
-def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:
+def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding) -> None:
     """Compile the programs that `evaluate` will run, by translating the test set with one step.
 
     An autoregressive model, and options whose shapes depend on the steps (`one_step`), run with all steps instead.
     """
-    lengths, _ = _target_lengths(translator, test_set, decoding, oracle_lengths)
     decoding = one_step(decoding) if translator.refines(decoding) else decoding
-    translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
+    translator.translate(test_set.sources, decoding, truncate=True)
 
 
 def one_step(decoding: Decoding) -> Decoding:
@@ -130,19 +123,6 @@ def one_step(decoding: Decoding) -> Decoding:
     if decoding.ranker is not None or decoding.placeholders or decoding.falls_back:
         return decoding
     return dataclasses.replace(decoding, num_steps=1)
-
-
-def _target_lengths(
-    translator: Translator, test_set: TestSet, decoding: Decoding, oracle_lengths: bool
-) -> tuple[list[int] | None, int]:
-    """Reference lengths in tokens (None if the model chooses lengths), and the number of references that were cut."""
-    config = translator.card.config
-    given = oracle_lengths or config.length_head == "oracle"
-    if not translator.refines(decoding) or not config.geometry.is_sentence or not given:
-        return None, 0
-    limit = config.max_length
-    lengths = _reference_lengths(translator, test_set)
-    return [min(length, limit) for length in lengths], sum(length > limit for length in lengths)
 
 
 def _reference_lengths(translator: Translator, test_set: TestSet) -> list[int]:

@@ -89,7 +89,7 @@ def stutter(hypotheses: Iterable[str], references: Iterable[str], target_languag
     166.66666666666666
     """
     hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
-    by_character = _written_by_character(target_language)
+    by_character = script(target_language) in CHINESE | JAPANESE
     repeats = num_words = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         output = _words(hypothesis, by_character)
@@ -172,19 +172,6 @@ def score_all(
     if (task, source_language, target_language) == ("toy_de_en", "de", "en"):
         by_name |= toy_scores(sources, hypotheses)
     return by_name
-
-
-def count_words(text: str, language: str) -> int:
-    """Number of words without punctuation, as `stutter` counts them; in Chinese and Japanese, number of characters.
-
-    >>> count_words("Ein Mann, 3 Hunde.", "de")
-    4
-    """
-    return sum(map(_is_word, _words(text, _written_by_character(language))))
-
-
-def _written_by_character(language: str) -> bool:
-    return script(language) in CHINESE | JAPANESE
 
 
 def _lined_up(**lines: Iterable[str]) -> list[list[str]]:

@@ -16,7 +16,7 @@ def report(built, short, tmp_path_factory):
     output = tmp_path_factory.mktemp("report") / "x"
     command = f"""
         evaluate --model A={short} {short} --output {output} {corpus(built, "validation")} --split validation
-        --strategy padir mask_predict --num_steps 2 --set=oracle_lengths=true --rerank mbr --num_drafts 2
+        --strategy padir mask_predict --num_steps 2 --rerank mbr --num_drafts 2
         --metric bleurt=bleurt --metric known_words={built}/train.en
     """
 
@@ -32,27 +32,21 @@ def report(built, short, tmp_path_factory):
 class TestReport:
     def test_every_model_and_strategy_has_a_row(self, short, report):
         rows = json.loads(Path(f"{report}.json").read_text())
-        assert [(r["model"], r["strategy"]["name"], r["oracle_lengths"]) for r in rows] == [
-            (name, strategy, oracle)
-            for name in ("A", str(short))
-            for oracle in (False, True)
-            for strategy in ("padir", "mask_predict")
+        assert [(r["model"], r["strategy"]["name"]) for r in rows] == [
+            (name, strategy) for name in ("A", str(short)) for strategy in ("padir", "mask_predict")
         ]
-        assert {"bleu", "length_recall_5", "oracle_gap", "seconds", "stutter"} <= set(rows[0]["scores"])
+        assert {"bleu", "length_recall_5", "seconds", "stutter"} <= set(rows[0]["scores"])
         assert {"non_words", "reference_non_words"} <= set(rows[0]["scores"])
         assert rows[0]["scores"]["seconds"]["signature"].endswith("compile:no")
         assert rows[0]["rerank"]["name"] == "mbr" and rows[0]["split"] == "validation"
-        assert sum(bucket["sentences"] for bucket in rows[0]["by_length"]) == 20
-        assert rows[0]["scores"]["bleu"] == rows[4]["scores"]["bleu"]  # the same model under two names
+        assert rows[0]["scores"]["bleu"] == rows[2]["scores"]["bleu"]  # the same model under two names
 
     def test_the_table_is_written_in_every_format(self, report):
         markdown = Path(f"{report}.md").read_text()
         assert "validation (de-en, 20 sentences)" in markdown and "- rerank: mbr" in markdown
         assert "- BLEURT is skipped: BLEURT needs TensorFlow" in markdown
-        assert Path(f"{report}.csv").read_text().count("\n") == 9
-        assert Path(f"{report}.png").read_bytes().startswith(b"\x89PNG")
         names = sorted(path.name for path in Path(f"{report}.rows").iterdir())
-        assert names == [*(f"{i:02d}.txt" for i in range(1, 9)), "reference.txt"]
+        assert names == [*(f"{i:02d}.txt" for i in range(1, 5)), "reference.txt"]
 
     def test_tables_reads_it(self, report, tmp_path, capsys):
         status, out, _ = run(capsys, f"tables {report}.json --metric chrf")
@@ -72,7 +66,7 @@ class TestReport:
 
     def test_compare_reads_its_hypotheses(self, report, tmp_path, capsys):
         command = f"compare --target {report}.rows/reference.txt --languages zh-en"
-        command += f" {report}.rows/01.txt {report}.rows/05.txt --set samples=100"
+        command += f" {report}.rows/01.txt {report}.rows/03.txt --set samples=100"
         found, out = results(capsys, tmp_path / "results.json", command)
         assert "baseline" in out and "BLEU: nrefs:1|bs:100" in out and "|tok:13a|" in out  # not Chinese's tokenizer
         assert [r["p_value"] for r in found] == [None, 1.0] * 2

@@ -187,7 +187,6 @@ def test_memory_of_a_million_lines_is_that_of_ten_thousand(model, tmp_path):
         "score --model de_en_ar --input in.txt --target ref.txt --output ref.txt",
         "compare --languages de-en --target ref.txt in.txt a.tsv --json in.txt",
         "translate --output new.txt --json new.txt Haus",
-        "evaluate --model de_en_ar --languages de-en --test table.csv --output table",
         "translate --mode refine --output new.txt --html ./new.txt Haus",
         "evaluate --model de_en --data data --metric known_words=in.txt --gin_file g.gin --json new.md --output new",
         "evaluate --model de_en --data data --metric known_words=new.md --output new",
@@ -197,7 +196,6 @@ def test_no_file_of_results_replaces_another_one(command, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     files = {
         "a.tsv": "Haus\thouse\n",
-        "table.csv": "Haus,house\n",
         "in.txt": "Haus\n",
         "ref.txt": "house\n",
         "new.md": "house\n",

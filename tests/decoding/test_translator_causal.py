@@ -56,9 +56,7 @@ class TestScore:
         assert translator.score(["eins " * 40], ["one " * 40], truncate=True)[0].tokens == 8
 
 
-def test_evaluates_without_reference_lengths(translator):
+def test_evaluates(translator):
     test_set = TestSet("numbers_de_en", "de", "en", TEXTS, ["one two three four five"] * len(TEXTS))
     figures = evaluate(translator, test_set, Decoding(beam=1)).metrics
     assert figures["hypotheses"] == 1 and figures["passes"] > 1
-    given = evaluate(translator, test_set, Decoding(beam=1), oracle_lengths=True)  # it ends them itself
-    assert given.metrics["bleu"] == figures["bleu"] and given.metrics["passes"] == figures["passes"]

@@ -104,7 +104,7 @@ def test_two_processes_distill_as_one(pair, model, data, tmp_path, killed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bindings", [(), ("--num_lengths=2", "--num_drafts=2", "--set=oracle_lengths=true")])
+@pytest.mark.parametrize("bindings", [(), ("--num_lengths=2", "--num_drafts=2")])
 def test_two_processes_evaluate_as_one(pair, model, data, tmp_path, bindings):
     command = ["evaluate", f"--model={model}", f"--data={data}", "--split=validation", "--num_steps", "1", "3"]
     command += ["--batch_size=3", *bindings]
@@ -120,7 +120,7 @@ def test_two_processes_evaluate_as_one(pair, model, data, tmp_path, bindings):
     one, two = (json.loads((tmp_path / f"{name}_results.json").read_text()) for name in ("one", "two"))
     for row in (*one, *two):
         row["scores"].pop("seconds")
-    assert one == two and len(one) == (4 if "--set=oracle_lengths=true" in bindings else 2)
+    assert one == two and len(one) == 2
     assert len({*(tmp_path / "one.rows/02.txt").read_text().splitlines()}) > 5
 
 

@@ -1,8 +1,6 @@
-"""Rows as JSON, CSV and Markdown, and the paper's layout."""
+"""Rows as JSON and Markdown, and the paper's layout."""
 
-import csv
 import dataclasses
-import io
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 from support.refusals import refuses
 
 from padir.decoding import Decoding, MinimumBayesRisk, Shortlist
-from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_csv, to_markdown
+from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_markdown
 from padir.evaluation.report import cells
 from padir.evaluation.rows import label, system_columns
 from padir.evaluation.systems import named
@@ -27,9 +25,9 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
     settings = {"strategy": Padir(), "canvas": Mask(1.0)} | decoding
     scores = {"bleu": Score("bleu", bleu, "tok:13a"), "stutter": Score("stutter", 1.5, "per:1000")}
     scores |= {"length_recall_1": Score("length_recall_1", 40.0, "k:1"), "hypotheses": Score("hypotheses", 5.0, "")}
-    evaluation = None if note else Evaluation(scores, ["x", "y"], [1, 1])
+    evaluation = None if note else Evaluation(scores, ["x", "y"])
     how = Decoding(**decoding) if causal else Decoding(num_steps=steps, **settings)
-    return describe_row(Row(model, how, oracle, evaluation, note, causal, "of step 9"), TEST_SET)
+    return describe_row(Row(model, how, evaluation, note, causal, "of step 9", oracle_lengths=oracle), TEST_SET)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,14 +153,6 @@ def test_markdown():
     assert {"- weights of m: of step 9", "- length recall of m on toy: 40.0 % at 1"} <= {*lines}
 
 
-def test_csv_has_every_figure():
-    read = list(csv.DictReader(io.StringIO(to_csv([row(bleu=30.123456), row(note="why, though")]))))
-    assert (
-        float(read[0]["bleu"]) == 30.123456 and read[0]["strategy"] == "padir" and read[0]["length_recall_1"] == "40.0"
-    )
-    assert read[1]["bleu"] == "" and read[1]["note"] == "why, though"
-
-
 def test_the_papers_layout_joins_test_sets():
     other = [entry | {"task": "wmt"} for entry in (row("PaDIR", bleu=28.61), row("AR", causal=True, bleu=29.54))]
     rows = [row("AR", causal=True, bleu=33.5), row("PaDIR", bleu=33.49), row("PaDIR", steps=10, bleu=33.63), *other]
@@ -176,14 +166,6 @@ def test_the_papers_layout_joins_test_sets():
     assert table[4] == ["| ", "padir", "yes", "1", "10", "33.63", "- |"]
 
 
-def test_steps_may_stand_across():
-    rows = [row("a", steps=1, bleu=20.0), row("a"), row("a", strategy=MaskPredict(), note="needs masks"), row("b")]
-    lines = paper_tables(rows, ["bleu"], across="steps").splitlines()
-    assert lines[2] == "| Model | # Hyp. | 1 step | 4 steps |"
-    assert lines[4:6] == ["| a | 1 | 20.00 | 30.00 |", "| b | 1 | - | 30.00 |"]
-    assert "needs masks" not in "".join(lines)
-
-
 def test_no_row_is_lost_where_two_have_the_same_place():
     lengths = {"num_lengths": 3}, {"num_drafts": 3}
     several = [row(**lengths[0]), row(**lengths[1]), row(seed=1), row(canvas=Uniform())]
@@ -192,16 +174,15 @@ def test_no_row_is_lost_where_two_have_the_same_place():
 
 
 @pytest.mark.parametrize(
-    ("changes", "metric", "across", "words"),
+    ("changes", "metric", "words"),
     [
-        ({"model": "n"}, "bleurt", "test_set", "no row has any of bleurt"),
-        ({"split": "validation"}, "bleu", "steps", "across='steps' needs rows of one test set"),
-        ({}, "bleu", "test_set", "two rows have the system m, 1 hyp., T=4 and the test set toy: leave one out"),
-        ({"model": "n", "sha256": "0"}, "bleu", "test_set", "'toy' stands for different test sets"),
+        ({"model": "n"}, "bleurt", "no row has any of bleurt"),
+        ({}, "bleu", "two rows have the system m, 1 hyp., T=4 and the test set toy: leave one out"),
+        ({"model": "n", "sha256": "0"}, "bleu", "'toy' stands for different test sets"),
     ],
 )
-def test_rows_that_make_no_table_are_refused(changes, metric, across, words):
-    refuses(paper_tables, words, [row(), row() | changes], [metric], across=across)
+def test_rows_that_make_no_table_are_refused(changes, metric, words):
+    refuses(paper_tables, words, [row(), row() | changes], [metric])
 
 
 def test_splits_of_a_corpus_are_test_sets_of_their_own():

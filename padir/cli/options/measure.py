@@ -39,15 +39,13 @@ def evaluate_options(parser: Parser) -> None:
     parser.add_argument("--model", required=True, nargs="+", metavar="[NAME=]DIR", help=about)
     step_option(parser)
     writer_option(parser)
-    oracle = {"oracle_lengths": "add rows with the lengths of the references"}
-    settings_option(parser, {"evaluation:evaluate_all": oracle})
     metric = (
         "further metrics: bleurt=DIR (a checkpoint; needs TensorFlow) | known_words=FILE, the percentage of outputs"
         " with a word that these texts of the target language do not have | MODULE:NAME, a metric of your own"
     )
     tokenize_option(parser)
     parser.add_argument("--metric", nargs="+", default=[], metavar="HOW", help=metric)
-    about = "write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
+    about = "write NAME.md, .json and NAME.rows/"
     parser.add_argument("--output", metavar="NAME", help=about)
     test_set_options(parser, "train", "validation", "test")
     processes_option(parser)
@@ -64,8 +62,6 @@ def tables_options(parser: Parser) -> None:
     parser.add_argument("--metric", nargs="+", metavar="NAME", help=metric)
     about = "also show the paper's results on these test sets, and how far the rows are from them"
     parser.add_argument("--paper", action="store_true", help=about)
-    across = {"across": "what the columns of a table are, test_set or steps"}
-    settings_option(parser, {"evaluation:paper_tables": across})
     parser.add_argument("--output", metavar="FILE", help="the Markdown file to write (default: standard output)")
 
 

@@ -18,7 +18,7 @@ from padir.decoding.sentences import BatchTranslator
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
-from padir.evaluation.systems import Decodings, Row, alike, decodings_for, named, ways
+from padir.evaluation.systems import Decodings, Row, named, ways
 from padir.measuring.benchmark.timed_batches import TimedBatch
 from padir.measuring.benchmark.timing import Ratio, Timed, interleave
 from padir.metrics.scores import Score, bleu, chrf
@@ -120,14 +120,10 @@ def systems(
     """
     found: list[System] = []
     refused: dict[str, PadirError] = {}
-    tried = []
-    for _, translator in translators:
-        own = ways(translator, decodings_for(translator, decodings), oracle_lengths=False)
+    for (name, translator), own in zip(translators, ways(translators, decodings), strict=True):
         if given_lengths:  # a search ends its sentences itself
-            own = ((_drafts_of_one_length(each) if translator.refines(each) else each, given) for each, given in own)
-        tried.append(list(dict.fromkeys(own)))
-    for (name, translator), own in zip(translators, alike(translators, tried), strict=True):
-        for decoding, _ in own:
+            own = [_drafts_of_one_length(each) if translator.refines(each) else each for each in own]
+        for decoding in dict.fromkeys(own):
             try:
                 found.append(System(named(name, translator, decoding), translator, translator.resolved(decoding)))
             except PadirError as error:
@@ -196,15 +192,12 @@ def _row(
         "ratio": dataclasses.asdict(Ratio.of(baseline, timed)),
         "stages": {name: float(np.median([each[name] for each in stages])) for name in stages[0]},
     }
-    evaluation = Evaluation(
-        {score.name: score for score in scores},
-        [result.text for result in results],
-        [result.passes for result in results],
-    )
+    evaluation = Evaluation({score.name: score for score in scores}, [result.text for result in results])
     decoding = system.decoding_of(batches[0])
     given = batches[0].target_lengths is not None and not system.causal
     weights = str(system.translator.card.weights)
-    return Row(system.model, decoding, given, evaluation, "", system.causal, weights), details
+    row = Row(system.model, decoding, evaluation, "", system.causal, weights, oracle_lengths=given)
+    return row, details
 
 
 def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_size: int) -> list[Score]:
