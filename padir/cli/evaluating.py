@@ -20,7 +20,7 @@ from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tabl
 from padir.evaluation.paper import claims, differences, paper_rows
 from padir.evaluation.rows import summary
 from padir.from_text import own_object
-from padir.metrics import significance
+from padir.metrics import Bleurt, significance
 from padir.metrics.scores import bleu_metric, non_words
 from padir.models.params import params_sum
 from padir.reporting import tables
@@ -34,7 +34,7 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     test_set = agreed("the test sets", lambda: test_set_of(args), lambda made: made.sha256)
     test_set = dataclasses.replace(test_set, tokenize=args.tokenize)
     bleu_metric(test_set.target_language, args.tokenize, references=test_set.references)  # refused before any work
-    metrics, skipped = _metrics(args.metric, test_set.target_language)
+    metrics = _metrics(args.metric, test_set.target_language)
 
     def described(models: list[tuple[str, Translator]]) -> str:
         return json.dumps([(name, each.card.to_json(), params_sum(each.params)) for name, each in models])
@@ -63,26 +63,19 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
         return None
     shown = report.show(rows, test_set, warn)
     if args.output:
-        report.write(args.output, rows, test_set, shown, skipped)
+        report.write(args.output, rows, test_set, shown)
     return shown
 
 
-def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[str]]:
-    """The metrics of --metric, and messages about metrics that are skipped."""
+def _metrics(names: Sequence[str], language: str) -> list[Metric]:
+    """The metrics of --metric."""
     metrics: list[Metric] = []
-    skipped = []
     texts = [name.partition("=")[2] for name in names if name.startswith("known_words=")]
     if texts:
         metrics += non_words((line for path in texts for line in read_lines(path)), language)
     for name in names:
         if name.startswith("bleurt="):
-            from padir.metrics.bleurt import Bleurt, MissingPackage
-
-            try:
-                metrics.append(Bleurt.load(name.partition("=")[2]))
-            except MissingPackage as error:
-                skipped.append(f"BLEURT is skipped: {error}")
-                warn(skipped[-1])
+            metrics.append(Bleurt.load(name.partition("=")[2]))
         elif ":" in name.partition("=")[0]:
             import_own(name)
             made = own_object(name, "metric")
@@ -95,7 +88,7 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
                 raise PadirError(f"{name} is no metric", remedy="name a class whose instances can be called")
         elif not name.startswith("known_words="):
             raise PadirError("metric", "bleurt=DIR, known_words=FILE or MODULE:NAME", name)
-    return metrics, skipped
+    return metrics
 
 
 def run_tables(args: argparse.Namespace) -> dict[str, Any]:

@@ -36,15 +36,12 @@ def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) ->
     return described
 
 
-def write(
-    output: str | Path, rows: Sequence[Row], test_set: TestSet, described: Rows, skipped: Sequence[str] = ()
-) -> None:
+def write(output: str | Path, rows: Sequence[Row], test_set: TestSet, described: Rows) -> None:
     """Write all files of an evaluation.
 
     Args:
       output: beginning of the files' names.
       described: the rows as JSON, from `show`.
-      skipped: metrics that could not be computed, and why.
     """
     for stale in Path(f"{output}.rows").glob("[0-9]*.txt"):  # hypotheses of an earlier table
         stale.unlink()
@@ -52,7 +49,7 @@ def write(
         if row.evaluation:
             write_text(f"{output}.rows/{i:02d}.txt", "".join(line + "\n" for line in row.evaluation.hypotheses))
     write_text(f"{output}.rows/reference.txt", "".join(line + "\n" for line in test_set.references))
-    write_text(f"{output}.md", to_markdown(described, skipped))
+    write_text(f"{output}.md", to_markdown(described))
     write_json(f"{output}.json", described)
 
 
@@ -121,12 +118,8 @@ def facts(rows: Rows) -> list[str]:
     return list(lines.values())
 
 
-def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
-    """Format the whole table with numbered rows, common settings, weights, length recalls and signatures.
-
-    Args:
-      skipped: metrics that could not be computed, and why.
-    """
+def to_markdown(rows: Rows) -> str:
+    """Format the whole table with numbered rows, common settings, weights, length recalls and signatures."""
     columns, lines = cells(rows)
     columns = ["#", *columns]
     lines = [[str(number), *line] for number, line in enumerate(lines, 1)]
@@ -136,7 +129,7 @@ def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
         else test_set_name(row)
         for row in rows
     )
-    notes = [*_settings(rows, columns), *facts(rows), *signatures(rows), *skipped]
+    notes = [*_settings(rows, columns), *facts(rows), *signatures(rows)]
     head = f"Test set: {'; '.join(sets)}\n\n"
     table = markdown([TITLES.get(c, c) for c in columns], lines, words=(*system_columns(rows)[:-2], "note"))
     return head + table + "\n" + "".join(f"- {n}\n" for n in notes)

@@ -12,7 +12,7 @@ A folder of `export_onnx` holds
     export.json      ids, decoding options and their ranges, pieces and their scores
     manifest.json    sha256 of each of these files
 
-B, S, N and L are open. Kernels and token embedding have 8 bits (`rounded`), activations 32. It needs the extra `onnx`.
+B, S, N and L are open. Kernels and token embedding have 8 bits, activations 32. It needs the extra `onnx`.
 """
 
 from __future__ import annotations
@@ -94,18 +94,6 @@ def import_onnx() -> Any:
 
 def _quantised(params: Mapping[str, Any]) -> dict[str, Any]:
     return flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/")  # pyright: ignore
-
-
-def rounded(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that the programs compute with: kernels and the token embedding rounded to 8 bits."""
-    flat, result = _quantised(params), {}
-    for name, value in flat.items():
-        if value.dtype == np.int8:
-            scale = flat[f"{name}_scale"]
-            value = value.astype(np.float32) * (scale if name.endswith("kernel") else scale[:, None])
-        if not name.endswith("_scale"):
-            result[name] = value
-    return flax.traverse_util.unflatten_dict(result, sep="/")
 
 
 def _exportable(translator: Translator, decoding: Decoding) -> Decoding:

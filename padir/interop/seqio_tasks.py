@@ -173,7 +173,7 @@ def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sent
     ('toy_de_en', 'multi30k_de_en', 'multi30k_en_de')
 
     Args:
-      vocab_path: a vocabulary of `padir vocab`; seqio reads addresses such as gs://bucket/vocab.model, too.
+      vocab_path: a vocabulary of `padir vocab`.
       data_dir: the folder with the corpus's data files; toy_de_en has none.
       num_sentinels: number of ids above the pieces, seqio's extra ids.
 
@@ -237,7 +237,7 @@ def _add_task(
 ) -> None:
     """Adds or replaces the two Tasks of a source whose preprocessors return {"inputs", "targets"} as text."""
     seqio, tf = import_seqio()
-    tokenizer = read_vocabulary(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
+    tokenizer = Tokenizer.load(vocab_path, num_sentinels, renumber=False)  # a clear message, before seqio's
     vocabulary = seqio.SentencePieceVocabulary(str(vocab_path), extra_ids=num_sentinels)  # T5X compares paths
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
 
@@ -298,19 +298,6 @@ def _without_long(dataset: Any, sequence_length: dict[str, int] | None = None) -
         return tf.reduce_all([tf.size(example[key]) < length for key, length in most.items() if length is not None])
 
     return dataset.filter(fits)
-
-
-def read_vocabulary(path: PathLike, num_sentinels: int) -> Tokenizer:
-    """Reads a vocabulary from a file or, as seqio does, from an address such as gs://bucket/vocab.model."""
-    if "://" not in str(path):
-        return Tokenizer.load(path, num_sentinels, renumber=False)
-    _, tf = import_seqio()
-    try:
-        with tf.io.gfile.GFile(str(path), "rb") as file:
-            return Tokenizer(file.read(), num_sentinels, name=f"the vocabulary {path}")
-    except tf.errors.OpError as error:
-        remedy = "check the address"
-        raise PadirError(f"cannot read the vocabulary {path} ({first_line(error)})", remedy=remedy) from None
 
 
 def _text(value: Any) -> str:

@@ -22,18 +22,13 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from padir import checks
 from padir.errors import PadirError
-from padir.metrics.scores import Score
+from padir.metrics.scores import Score, lined_up
 
 _CONFIG = "bleurt_config.json"
 _WHOLE = "take a whole checkpoint"
 UNKNOWN = "[UNK]"
 _LONGEST_WORD = 200  # maximum number of characters of a word; longer words become unknown
-
-
-class MissingPackage(PadirError):
-    """The error for a missing TensorFlow or `tokenizers`; callers report it and skip the metric."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +83,7 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
         try:
             words = load_word_pieces(folder / config["vocab_file"], bool(config.get("do_lower_case")))
         except ImportError:
-            raise MissingPackage("BLEURT needs the package tokenizers", remedy="pip install 'padir[bleurt]'") from None
+            raise PadirError("BLEURT needs the package tokenizers", remedy="pip install 'padir[bleurt]'") from None
 
         def encode(text: str) -> list[int]:
             return words.encode(text, add_special_tokens=False).ids
@@ -132,8 +127,7 @@ class Bleurt:
         """Loads a BLEURT checkpoint from a folder.
 
         Raises:
-          MissingPackage: TensorFlow or `tokenizers` is needed and not installed.
-          PadirError: the folder is no whole BLEURT checkpoint.
+          PadirError: the folder is no whole BLEURT checkpoint, or TensorFlow or `tokenizers` is not installed.
         """
         name, pieces = read_config(folder)
         return cls(name, pieces, _load_graph(Path(folder)), batch_size)
@@ -150,17 +144,8 @@ class Bleurt:
         return results
 
     def __call__(self, hypotheses: Iterable[str], references: Iterable[str]) -> Score:
-        """The mean score of a test set, times 100.
-
-        Raises:
-          PadirError: there are no sentences, or not as many hypotheses as references.
-        """
-        hypotheses = checks.strings("hypotheses", hypotheses)
-        references = checks.strings("references", references)
-        if len(hypotheses) != len(references) or not hypotheses:
-            raise PadirError(
-                f"BLEURT needs a reference for each hypothesis, got {len(hypotheses)} and {len(references)} lines"
-            )
+        """The mean score of a test set, times 100."""
+        hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
         scores = self.scores(references, hypotheses)
         return Score("bleurt", 100 * sum(scores) / len(scores), f"nrefs:1|checkpoint:{self.name}|scale:100")
 
@@ -171,7 +156,7 @@ def _load_graph(folder: Path) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise MissingPackage("BLEURT needs TensorFlow", remedy="pip install 'padir[bleurt]'") from None
+        raise PadirError("BLEURT needs TensorFlow", remedy="pip install 'padir[bleurt]'") from None
     if not any((folder / "variables").glob("variables.data-*")):
         raise PadirError(f"{folder} has no weights (variables/variables.data-*)", remedy=_WHOLE)
     for device in tf.config.list_physical_devices("GPU"):  # else TensorFlow takes the memory that JAX needs
@@ -185,9 +170,8 @@ def _load_graph(folder: Path) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
 
     def predict(batch: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: tf.constant(value) for name, value in batch.items()}
-        return model.signatures["serving_default"](**tensors)[
-            "predictions"
-        ].numpy()  # `model` keeps the variables alive
+        found = model.signatures["serving_default"](**tensors)  # `model` keeps the variables alive
+        return found["predictions"].numpy()
 
     return predict
 

@@ -62,7 +62,7 @@ def bleu(hypotheses: Iterable[str], references: Iterable[str], target_language: 
     Raises:
       PadirError: there is no such tokenizer, or it splits at spaces and the references have none.
     """
-    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language, tokenize, references=references)
     value = metric.corpus_score(hypotheses, [references]).score
     return Score("bleu", value, metric.get_signature().format())
@@ -72,7 +72,7 @@ def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
     """Corpus chrF2, 0 to 100, by SacreBLEU, over character n-grams up to 6, which need no tokenizer."""
     from sacrebleu.metrics.chrf import CHRF
 
-    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
     metric = CHRF()
     value = metric.corpus_score(hypotheses, [references]).score
     return Score("chrf", value, metric.get_signature().format())
@@ -88,7 +88,7 @@ def stutter(hypotheses: Iterable[str], references: Iterable[str], target_languag
     >>> stutter(["the dog was walking walking home"], ["the dog was walking home"], "en").value  # 1 of 6 words
     166.66666666666666
     """
-    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
     by_character = script(target_language) in CHINESE | JAPANESE
     repeats = num_words = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -110,17 +110,15 @@ def length_ratio(
     Raises:
       PadirError: all references are empty.
     """
-    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language, tokenize, references=references)
-    num_output, num_reference = (
-        sum(len(metric.tokenizer(line).split()) for line in lines) for lines in (hypotheses, references)
-    )
-    return Score("length_ratio", num_output / num_reference, f"nrefs:1|tok:{metric.tokenizer_signature}")
+    ratio = metric.corpus_score(hypotheses, [references]).ratio
+    return Score("length_ratio", ratio, f"nrefs:1|tok:{metric.tokenizer_signature}")
 
 
 def exact_match(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
     """Percentage of outputs that equal their reference, ignoring white space at either end."""
-    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
     equal = sum(h.strip() == r.strip() for h, r in zip(hypotheses, references, strict=True))
     return Score("exact_match", 100 * equal / len(references), "nrefs:1|case:mixed")
 
@@ -135,7 +133,7 @@ def toy_scores(sources: Iterable[str], hypotheses: Iterable[str]) -> dict[str, S
     """
     from padir.data.toy import judge
 
-    hypotheses, sources = _lined_up(hypotheses=hypotheses, sources=sources)
+    hypotheses, sources = lined_up(hypotheses=hypotheses, sources=sources)
     verdicts = collections.Counter(judge(s, h) for s, h in zip(sources, hypotheses, strict=True))
     return {
         f"toy_{verdict}": Score(f"toy_{verdict}", 100 * verdicts[verdict] / len(sources), "nrefs:all|case:mixed")
@@ -160,7 +158,7 @@ def score_all(
     Raises:
       PadirError: all references are empty.
     """
-    hypotheses, references, sources = _lined_up(hypotheses=hypotheses, references=references, sources=sources)
+    hypotheses, references, sources = lined_up(hypotheses=hypotheses, references=references, sources=sources)
     scores = [
         bleu(hypotheses, references, target_language, tokenize),
         chrf(hypotheses, references),
@@ -174,7 +172,7 @@ def score_all(
     return by_name
 
 
-def _lined_up(**lines: Iterable[str]) -> list[list[str]]:
+def lined_up(**lines: Iterable[str]) -> list[list[str]]:
     """The lines as lists; refuses lists of different lengths, and empty lists."""
     listed = {name: checks.strings(name, texts) for name, texts in lines.items()}
     counts = {name: len(texts) for name, texts in listed.items()}

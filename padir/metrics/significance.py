@@ -10,7 +10,7 @@ import numpy as np
 
 from padir import checks
 from padir.errors import PadirError
-from padir.metrics.scores import bleu_metric
+from padir.metrics.scores import bleu_metric, lined_up
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -70,13 +70,8 @@ def compare(
     if len(set(names)) < len(names):
         raise PadirError(f"every system needs a name of its own, got {', '.join(names)}")
     checks.within(100, 10_000, "1000 is usual", samples=samples)
-    references = checks.strings("references", references)
-    checked: list[tuple[str, Sequence[str]]] = [(name, checks.strings(name, texts)) for name, texts in systems]
-    if not references:
-        raise PadirError("expected at least one reference, got none", remedy="check the file")
-    for name, hypotheses in checked:
-        if len(hypotheses) != len(references):
-            raise PadirError(f"{name} has {len(hypotheses)} lines but there are {len(references)} references")
+    references, *texts = lined_up(references=references, **{f"lines of {name}": lines for name, lines in systems})
+    checked: list[tuple[str, Sequence[str]]] = list(zip(names, texts, strict=True))
     metrics = {"BLEU": bleu_metric(target_language, tokenize, references=references), "chrF2": CHRF()}
     test = PairedTest(checked, metrics, [references], test_type="bs", n_samples=samples)
     signatures, scores = test()

@@ -143,13 +143,13 @@ def test_a_row_without_figures_says_why():
 
 
 def test_markdown():
-    text = to_markdown([row(), row(steps=10, bleu=31.234)], ["BLEURT is skipped: no package"])
+    text = to_markdown([row(), row(steps=10, bleu=31.234)])
     lines = text.splitlines()
     assert lines[0] == "Test set: toy (de-en, 2 sentences)"
     assert lines[2] == "| # | model | hypotheses | steps | BLEU | stutter |"
     assert lines[3] == "| ---: | --- | ---: | ---: | ---: | ---: |"
     assert lines[5] == "| 2 | m | 1 | 10 | 31.23 | 1.50 |"
-    assert "- strategy: padir" in lines and "- bleu: tok:13a" in lines and "- BLEURT is skipped: no package" in lines
+    assert "- strategy: padir" in lines and "- bleu: tok:13a" in lines
     assert {"- weights of m: of step 9", "- length recall of m on toy: 40.0 % at 1"} <= {*lines}
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +25,7 @@ from padir.decoding.writer import Shapes, Written
 from padir.distributed.sharding import on_host
 from padir.models import save_model
 from padir.models.length import LengthOutput
+from padir.models.params import quantise
 from padir.readout import READOUTS
 from padir.refinement import Mask
 from padir.refinement.loop import advance, begin
@@ -32,7 +34,7 @@ from padir.text.cleaning import clean, without_repeats
 from padir.text.ids import pad_rows, sorted_batches
 
 ort = pytest.importorskip("onnxruntime")
-from padir.interop.onnx import export_onnx, rounded  # noqa: E402
+from padir.interop.onnx import export_onnx  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERYDAY = (ROOT / "tests" / "support" / "everyday_de.txt").read_text().splitlines()
@@ -109,6 +111,18 @@ def in_node(folder, asked, code):
     done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def rounded(params):
+    """The parameters that the programs compute with: kernels and the token embedding rounded to 8 bits."""
+    flat, result = flax.traverse_util.flatten_dict(jax.device_get(jax.jit(quantise)(params)), sep="/"), {}
+    for name, value in flat.items():
+        if value.dtype == np.int8:
+            scale = flat[f"{name}_scale"]
+            value = value.astype(np.float32) * (scale if name.endswith("kernel") else scale[:, None])
+        if not name.endswith("_scale"):
+            result[name] = value
+    return flax.traverse_util.unflatten_dict(result, sep="/")
 
 
 @pytest.fixture(scope="module")

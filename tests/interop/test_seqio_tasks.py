@@ -158,15 +158,5 @@ def test_training_on_a_prepared_folder_resumes_at_its_place(tokenizer, tmp_path,
 
 
 @needs_seqio
-def test_a_vocabulary_in_a_bucket(vocab_path):
-    import tensorflow as tf
-
-    address = "ram://bucket/vocab.model"  # TensorFlow's file system in memory
-    tf.io.gfile.copy(str(vocab_path), address, overwrite=True)
-    assert tasks.read_vocabulary(address, 100).model_bytes == vocab_path.read_bytes()
-    refuses(tasks.read_vocabulary, "cannot read the vocabulary ram://bucket/none", "ram://bucket/none", 100)
-
-
-@needs_seqio
 def test_a_missing_vocabulary(tmp_path):
     refuses(tasks.register, "cannot read the vocabulary", tmp_path / "nowhere.model")

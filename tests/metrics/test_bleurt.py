@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 from support.refusals import refuses
 
-from padir.metrics.bleurt import Bleurt, MissingPackage, Pieces, read_config
+from padir.metrics.bleurt import Bleurt, Pieces, read_config
 
 CHECKPOINT = Path(__file__).parents[3] / "shared/data/bleurt_test_checkpoint"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "dog", "##s", "bark", "."]
@@ -92,7 +92,7 @@ class TestScores:
         score = bleurt(["dog"] * 3, references)
         assert score.value == pytest.approx(100 * (0.9 + 0.5 + 0.6) / 3)
         assert score.name == "bleurt" and "checkpoint:small" in score.signature
-        refuses(bleurt, "got 1 and 3 lines", ["dog"], references)
+        refuses(bleurt, "got 1 hypotheses and 3 references", ["dog"], references)
 
 
 class TestRefused:
@@ -110,9 +110,7 @@ class TestRefused:
 
     def test_without_tensorflow_it_says_so(self, tmp_path, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
-        refuses(
-            Bleurt.load, "needs TensorFlow: pip install 'padir[bleurt]'", checkpoint(tmp_path), error=MissingPackage
-        )
+        refuses(Bleurt.load, "needs TensorFlow: pip install 'padir[bleurt]'", checkpoint(tmp_path))
 
 
 @pytest.fixture(scope="module")

@@ -70,10 +70,10 @@ def test_an_interval_holds_95_of_100_resamples(monkeypatch):
     [
         (REFERENCES, TWO[:1], 1000, "at least one other system, got 1"),
         (REFERENCES, [("a", POOR), ("a", GOOD)], 1000, "a name of its own"),
-        (REFERENCES, [("a", POOR), ("b", GOOD[:-1])], 1000, "b has 59 lines but there are 60 references"),
+        (REFERENCES, [("a", POOR), ("b", GOOD[:-1])], 1000, "got 60 references and 60 lines of a and 59 lines of b"),
         (REFERENCES, TWO, 10, "samples must be in [100, 10000], got 10: 1000 is usual"),
         (REFERENCES, TWO, 10**9, "samples must be in [100, 10000]"),
-        ([], NONE, 1000, "at least one ref"),
+        ([], NONE, 1000, "at least one sentence to score, got none"),
         ([" "], [("a", [" "]), ("b", [" "])], 1000, "all references are empty"),
     ],
 )

@@ -48,7 +48,6 @@ from padir.interop import seqio_tasks as tasks
 from padir.interop.exported_options import EXPORTED, check_exported
 from padir.interop.packing import draft_rows, packed_without_repeats
 from padir.interop.prepared_tasks import register_prepared
-from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.exchange import check_described, write_description
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
@@ -167,7 +166,7 @@ class RefinementModel(BaseTransformerModel):
         languages_of = languages.split("-")
         if len(languages_of) != 2:
             raise PadirError(f"languages must be two codes with a hyphen, such as de-en, got {languages!r}")
-        self.tokenizer = read_vocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
+        self.tokenizer = Tokenizer.load(vocabulary.sentencepiece_model_file, vocabulary.extra_ids, renumber=False)
         known = self.tokenizer.ids
         ids = Ids(known.vocab_size, known.num_sentinels, known.first_regular, num_embeddings)
         self.objective = objective
