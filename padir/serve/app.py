@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette import requests
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -108,8 +109,7 @@ def make_app(
         return Response(found, 200 if engine.ready else 503, headers, "application/json")
 
     async def metrics(request: requests.Request) -> Response:
-        text, content_type = engine.metrics.text(request.headers.get("accept", ""))
-        return Response(text, headers=_PLAIN | {"Content-Type": content_type})
+        return Response(generate_latest(engine.metrics.registry), headers=_PLAIN, media_type=CONTENT_TYPE_LATEST)
 
     async def home(request: requests.Request) -> Response:
         return HTMLResponse(shown, headers=_PLAIN | {"Content-Security-Policy": CONTENT_SECURITY_POLICY})

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax.monitoring
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import choose_encoder
 
 from padir.constrained.placeholders import marked_spans
 from padir.decoding.encoding import padded_length
@@ -26,7 +25,7 @@ from padir.decoding.translation import Translation
 from padir.decoding.writer import Shapes
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.options import MODES, OPTIONS, choosing
+from padir.options import MODES, OPTIONS
 from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher
 from padir.serve.messages import Limits, Refused, TranslateRequest
@@ -179,26 +178,20 @@ class Engine:
         return self._preparer.submit([("request", request)], client)[0]
 
     def options_of(self, request: TranslateRequest) -> Decoding:
-        """The options of a request: the server's own, with the fields that the request has in their places.
+        """The options of a request: the server's own, changed by the fields of the request (`Decoding.changed`).
 
-        The mode is the request's. If it has none, a field that only refining reads chooses "refine"; else the server's
-        own mode holds.
+        A trace is of refining, as the fields that only refining reads.
 
         Raises:
-          Refused: 422 if the request has fields of refining, and another mode.
+          PadirError: fields belong to different modes.
         """
-        fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
-        apart = ("mode", "n_best", "placeholders")
-        names = [name for name in fields if name in OPTIONS and name not in apart]
-        given: dict[str, Any] = {name: fields[name] for name in names if fields[name] is not None}
-        refines = "refine" in choosing(given) or request.trace
-        mode = request.mode or ("refine" if refines and "refine" in self.modes else self.decoding.mode)
-        if refines and mode != "refine":
-            what = f"the mode {mode!r} takes only text, split, placeholders and n_best: leave the other fields out"
-            raise Refused(422, what)
+        fields = {name: getattr(request, name, None) for name in OPTIONS if name != "n_best"}
+        given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if request.placeholders is not None:
             given["placeholders"] = sorted(request.placeholders)
-        return self.decoding.changed(mode=mode, **given)
+        if request.trace and given.setdefault("mode", "refine") != "refine":
+            raise Refused(422, f"the mode {request.mode!r} has no drafts to trace: leave trace or mode out")
+        return self.decoding.changed(**given)
 
     def prepare(self, request: TranslateRequest) -> tuple[list[Paragraph], list[QueuedSentence]]:
         """Splits the texts of a request, and tokenises the sentences.
@@ -270,7 +263,6 @@ class Engine:
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
         self.metrics.passes.inc(sum(result.passes for result in results))
-
         return [
             dataclasses.replace(result, candidates=result.candidates[: each.n_best])
             for each, result in zip(sentences, results, strict=True)
@@ -329,14 +321,6 @@ class Metrics:
         self.batch_seconds: Histogram = made(Histogram, "batch_seconds", about, buckets=_SECONDS)
         self.ready: Gauge = made(Gauge, "ready", "1 if the server is warmed up and takes requests")
         self.waiting: Gauge = made(Gauge, "queue_sentences", "Sentences that wait for a batch")
-
-    def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The metrics in the text format that a client accepts, and the format's content type."""
-        try:
-            encoder, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # the version in the header is no number
-            encoder, content_type = choose_encoder("")
-        return encoder(self.registry), content_type
 
     def total(self, name: str) -> int:
         """Sum of a counter, such as "sentences", over its labels."""

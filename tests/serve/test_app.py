@@ -174,7 +174,7 @@ class TestModes:
             (listed,) = ask(client, "eins", mode="causal", n_best=2)
             assert [each["text"] for each in listed["candidates"]] == [each.text for each in best.candidates]
             for fields in ({"num_steps": 2}, {"trace": True}, {"strategy": "padir"}):
-                turned_away(client, 422, "takes only text, split, placeholders", mode="causal", **fields)
+                turned_away(client, 422, "leave", mode="causal", **fields)
 
     def test_a_requests_placeholders_replace_the_servers(self, tokenizer):
         engine = engine_of(random_translator(tokenizer, dual=True), Decoding(placeholders=("tags",)))
@@ -192,7 +192,7 @@ class TestModes:
             assert ask(client, "eins", mode="refine")[0]["hypotheses"] == 2
             for fields in ({"num_steps": 3}, {"num_lengths": 2}):
                 same(ask(client, TEXTS[:2], **fields), dual.translate(TEXTS[:2], batch_size=1, **fields))
-                turned_away(client, 422, "takes only text", mode="causal", **fields)
+                turned_away(client, 422, "different modes exclude each other", mode="causal", **fields)
 
 
 def test_pages_of_named_origins_may_read_answers(client, translator):
@@ -356,8 +356,6 @@ def test_metrics(translator):
         client.post("/translate", content=b"{", headers={"Content-Type": "application/json"})
         response = client.get("/metrics")
         assert response.headers["content-type"].startswith("text/plain; version=")
-        odd = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=newest"})
-        assert odd.status_code == 200 and odd.headers["content-type"].startswith("text/plain")
         assert figure(client, 'requests_total{status="200"}') == 1 == figure(client, 'requests_total{status="400"}')
         assert figure(client, "sentences_total") == 3
         assert figure(client, "passes_total") == sum(result["passes"] for result in results)
