@@ -143,12 +143,13 @@ def _check_inputs(args: argparse.Namespace) -> None:
     """Refuse files of results that are files of the command's input, or of other results."""
     taken: dict[str | tuple[int, int], str] = {}
     for name, path in sorted(_paths(args), key=lambda each: each[0] in _RESULTS):  # inputs first
-        if name not in _RESULTS and not os.path.isfile(path):
-            continue
-        first = taken.setdefault(os.path.realpath(path), name)
         if os.path.isfile(path):
             status = os.stat(path)
-            first = taken.setdefault((status.st_dev, status.st_ino), first)
+            first = taken.setdefault((status.st_dev, status.st_ino), name)
+        elif name in _RESULTS:
+            first = taken.setdefault(os.path.realpath(path), name)
+        else:
+            continue
         if name in _RESULTS and first != name:
             raise PadirError(f"--{name} {path} would replace the file of --{first}: give another file")
 
