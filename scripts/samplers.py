@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 from result_tables import RESULTS, table
+from scipy.stats import spearmanr
 
 from padir.models import ModelConfig
 from padir.refinement import Mask, parse_strategy
 from padir.refinement.strategies import check_strategy
-from padir.studies.analysis.association import Estimate, rank_correlation
+from padir.studies.analysis.association import RESAMPLES, Estimate
 from padir.studies.analysis.audit import STRATEGIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,8 +73,12 @@ def spearman(rows: list[dict[str, Any]], error: str) -> Estimate:
     """The rank correlation of an exact error, negated, with right outputs; the interval is over samplers."""
     right = np.array([statistics.mean(row["right"]) for row in rows])
     errors = np.array([math.inf if row[error] is None else row[error] for row in rows])
-    ranks = np.unique(errors, return_inverse=True)[1]
-    return rank_correlation(-ranks.astype(float), right, np.arange(len(rows)))
+    ranks = -np.unique(errors, return_inverse=True)[1]
+    drawn_RG = np.random.default_rng(0).multinomial(len(rows), np.full(len(rows), 1 / len(rows)), RESAMPLES)
+    samples = [np.repeat([ranks, right], times, axis=1) for times in drawn_RG]
+    found = [spearmanr(*sides).statistic for sides in samples if np.ptp(sides, axis=1).all()]  # not of equal values
+    low, high = np.percentile(found, [2.5, 97.5])
+    return Estimate(float(spearmanr(ranks, right).statistic), float(low), float(high))
 
 
 def audit() -> str:

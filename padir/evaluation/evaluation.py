@@ -20,6 +20,7 @@ from padir.text.tokenizer import Tokenizer
 from padir.translator import Translator
 
 RECALL_AT = (1, 3, 5, 10)
+_VALIDATED = 1_000  # sentences of the validation split that a training run translates
 Metric = Callable[[Sequence[str], Sequence[str]], Score]
 """Function from (hypotheses, references) to a Score: a metric beside those that `padir.metrics.scores` computes."""
 
@@ -136,14 +137,14 @@ def reference_tokens(translator: Translator, test_set: TestSet) -> dict[str, Sco
     return {"reference_tokens": Score("reference_tokens", sum(lengths) / len(lengths), "tok:model|eos:yes")}
 
 
-def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:
-    """Percentage of sentences whose reference length is among the k most likely lengths, for each k.
+def length_recall(translator: Translator, test_set: TestSet) -> dict[str, Score]:
+    """Percentage of sentences whose reference length is among the k most likely lengths, for each k of `RECALL_AT`.
 
     The result is empty for a model whose length head is no classifier, or that writes from left to right.
     """
     if translator.card.config.causal or not translator.card.config.length_token:
         return {}
-    ks = [k for k in ks if k <= translator.card.config.max_length]
+    ks = [k for k in RECALL_AT if k <= translator.card.config.max_length]
     predicted = translator.predict_lengths(test_set.sources, max(ks))
     true = _reference_lengths(translator, test_set)
     scores = []
@@ -153,9 +154,7 @@ def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] =
     return {score.name: score for score in scores}
 
 
-def validation_fn(
-    data_dir: str, decoding: Decoding, max_sentences: int = 1_000
-) -> Callable[[Any, ModelCard, Tokenizer], dict[str, float]] | None:
+def validation_fn(data_dir: str, decoding: Decoding) -> Callable[[Any, ModelCard, Tokenizer], dict[str, float]] | None:
     """Make an `evaluate_fn` for `padir.training.loop.train`: scores the first sentences of the validation split.
 
     Returns None if the prepared folder has no validation split.
@@ -163,8 +162,8 @@ def validation_fn(
     if "validation" not in load_manifest(data_dir).splits:
         return None
     whole = TestSet.of_prepared(data_dir, "validation")
-    sources = whole.sources[:max_sentences]
-    references = whole.references[:max_sentences]
+    sources = whole.sources[:_VALIDATED]
+    references = whole.references[:_VALIDATED]
     part = dataclasses.replace(whole, sources=sources, references=references)
     bleu_metric(part.target_language, references=part.references)  # refused before the first step
 

@@ -87,22 +87,20 @@ class CTranslate2Engine:
         *,
         longest: int,
         shortest: int = 2,
-        batch_size: int = 0,
         scores: bool = True,
         hypotheses: int = 1,
     ) -> Any:
         """Searches for the best translation of each source; returns CTranslate2's results.
 
         Args:
-          sources: token lists with EOS.
+          sources: token lists with EOS, which are one batch.
           longest, shortest: limits of the number of tokens, with EOS, for all sources.
-          batch_size: sources in a batch, sorted by length; 0: all of them, in their order.
           scores: compute log-probabilities, which greedy search does not need.
           hypotheses: number of translations of each source, at most the size of the beam.
         """
         return self.engine.translate_batch(
             [list(map(str, tokens)) for tokens in sources],
-            max_batch_size=batch_size,
+            max_batch_size=0,  # all in one batch, in their order
             max_input_length=0,  # no limit beside the model's
             beam_size=search.size,
             length_penalty=search.alpha,

@@ -204,6 +204,3 @@ class _Programs:
         """The width of a translation's canvas, which the readout decides."""
         canvas = self.config.model.geometry.canvas_length(shape.tokens)
         return encoding.padded_length(shape.tokens if canvas is None else int(canvas))
-
-    def _rows(self, shape: DecodeShape) -> tuple[int, int]:
-        return shape.batch_size, shape.hypotheses

@@ -98,24 +98,6 @@ def within(
     return Estimate(share(np.ones(len(won_G))), *_interval(share, np.arange(len(won_G)), seed, resamples))
 
 
-def rank_correlation(
-    first_P: Float[np.ndarray, " P"],
-    second_P: Float[np.ndarray, " P"],
-    group_P: Int[np.ndarray, " P"],
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Estimate:
-    """Spearman's correlation, with an interval over groups; NaN where one side does not vary."""
-    level_P = _level(first_P)
-    other_P = _level(second_P)
-
-    def spearman(weight_P):
-        return _pearson(_ranks(level_P, weight_P), _ranks(other_P, weight_P), weight_P)
-
-    return Estimate(spearman(np.ones(len(first_P))), *_interval(spearman, group_P, seed, resamples))
-
-
 def _interval(
     metric: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
 ) -> tuple[float, float]:
@@ -143,23 +125,6 @@ def _auc(level_P: np.ndarray, label_P: np.ndarray, weight_P: np.ndarray) -> floa
     below_Q = np.cumsum(without_Q) - without_Q
     both = with_Q.sum() * without_Q.sum()
     return float((with_Q * (below_Q + without_Q / 2)).sum() / both) if both else float("nan")
-
-
-def _ranks(level_P: np.ndarray, weight_P: np.ndarray) -> np.ndarray:
-    """Mean ranks, up to a constant, in a sample that repeats each pair by its weight."""
-    weight_Q = np.bincount(level_P, weights=weight_P)
-    return (np.cumsum(weight_Q) - weight_Q / 2)[level_P]
-
-
-def _pearson(first_P: np.ndarray, second_P: np.ndarray, weight_P: np.ndarray) -> float:
-    there_P = weight_P > 0
-    first_P = first_P[there_P]
-    second_P = second_P[there_P]
-    weight_P = weight_P[there_P]
-    if not len(first_P) or np.ptp(first_P) == 0 or np.ptp(second_P) == 0:
-        return float("nan")
-    x_P, y_P = (value_P - np.average(value_P, weights=weight_P) for value_P in (first_P, second_P))
-    return float((weight_P * x_P * y_P).sum() / np.sqrt((weight_P * x_P**2).sum() * (weight_P * y_P**2).sum()))
 
 
 @dataclasses.dataclass(frozen=True)
