@@ -61,10 +61,10 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     rows = evaluate_all(models, test_set, decodings, metrics=metrics, progress=progress)
     if not is_first():
         return None
-    shown = report.show(rows, test_set, warn)
+    report.show(done, warn)
     if args.output:
-        report.write(args.output, rows, test_set, shown)
-    return shown
+        report.write(args.output, rows, test_set, done)
+    return done
 
 
 def _metrics(names: Sequence[str], language: str) -> list[Metric]:

@@ -15,34 +15,27 @@ from pathlib import Path
 
 from padir.errors import PadirError
 from padir.evaluation.evaluation import TestSet
-from padir.evaluation.rows import SYSTEM, RowDict, Rows, cell, describe_row, label, system_columns, test_set_name
+from padir.evaluation.rows import SYSTEM, RowDict, Rows, cell, label, system_columns, test_set_name
 from padir.evaluation.systems import Row
 from padir.reporting import tables
 from padir.reporting.tables import markdown
 from padir.storage.files import write_json, write_text
 
 
-def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) -> Rows:
-    """Print the table and its signatures, and return the rows as JSON."""
-    described = [describe_row(row, test_set) for row in rows]
-    models = ", ".join(dict.fromkeys(row.model for row in rows))
-    tables.show(f"{models} on {len(test_set.sources):,} sentences", *cells(described))
-    for line in (*facts(described), *signatures(described)):
+def show(rows: Rows, warn: Callable[[str], None]) -> None:
+    """Print the table and its signatures."""
+    models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+    tables.show(f"{models} on {rows[0]['sentences']:,} sentences", *cells(rows))
+    for line in (*facts(rows), *signatures(rows)):
         print(line)
-    truncated = {row.model: int(row.evaluation.metrics["truncated"]) for row in rows if row.evaluation}
+    truncated = {row["model"]: int(row["scores"]["truncated"]["value"]) for row in rows if row["scores"]}
     for model, count in truncated.items():
         if count:
             warn(f"{count} sentences are longer than {model} takes and were cut")
-    return described
 
 
 def write(output: str | Path, rows: Sequence[Row], test_set: TestSet, described: Rows) -> None:
-    """Write all files of an evaluation.
-
-    Args:
-      output: beginning of the files' names.
-      described: the rows as JSON, from `show`.
-    """
+    """Write all files of an evaluation, whose names begin with `output`; `described` are the rows as JSON."""
     for stale in Path(f"{output}.rows").glob("[0-9]*.txt"):  # hypotheses of an earlier table
         stale.unlink()
     for i, row in enumerate(rows, 1):
