@@ -11,7 +11,6 @@ from typing import Any
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
 from padir.decoding.options import Decoding
-from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.metrics.scores import Score, bleu_metric, score_all, stutter
 from padir.models.directory import ModelCard
@@ -83,28 +82,20 @@ def evaluate(
         if not isinstance(score, Score):
             raise PadirError(f"what the metric {metric} gives", "a padir.metrics.scores.Score", score)
         scores[score.name] = score
+    counts: dict[str, float] = {}
     if translator.refines(decoding):
         whole = [result.text if result.whole_text is None else result.whole_text for result in results]
         before = stutter(whole, test_set.references, test_set.target_language)
         scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
-        oscillating = 100 * sum(result.oscillated for result in results) / len(results)
-        scores["oscillating"] = Score("oscillating", oscillating, "")
+        counts["oscillating"] = 100 * sum(result.oscillated for result in results) / len(results)
         if decoding.falls_back:
-            again = 100 * sum(result.fell_back for result in results) / len(results)
-            scores["fallback"] = Score("fallback", again, "")
-    scores |= _counts(results)
+            counts["fallback"] = 100 * sum(result.fell_back for result in results) / len(results)
+    counts["passes"] = sum(result.passes for result in results) / len(results)
+    counts["hypotheses"] = sum(result.hypotheses for result in results) / len(results)
+    counts["truncated"] = float(sum(result.truncated for result in results))
+    scores |= {name: Score(name, value, "") for name, value in counts.items()}
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
     return Evaluation(scores, hypotheses)
-
-
-def _counts(results: Sequence[Translation]) -> dict[str, Score]:
-    """Mean passes and hypotheses per sentence, and the number of truncated sentences."""
-    counts = {
-        "passes": sum(result.passes for result in results) / len(results),
-        "hypotheses": sum(result.hypotheses for result in results) / len(results),
-        "truncated": float(sum(result.truncated for result in results)),
-    }
-    return {name: Score(name, value, "") for name, value in counts.items()}
 
 
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding) -> None:

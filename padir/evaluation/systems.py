@@ -76,10 +76,9 @@ def evaluate_all(
     _check(models, test_set)
     rows: list[Row] = []
     for (name, translator), own in zip(models, ways(models, decodings), strict=True):
-        model = _Model(name, translator, test_set, metrics)
-        for decoding in own:
-            rows.append(model.row(decoding))
-            progress(rows[-1])
+        for row in _rows(name, translator, test_set, own, metrics):
+            rows.append(row)
+            progress(row)
     if all(row.evaluation is None for row in rows):
         raise PadirError(rows[0].note)
     return rows
@@ -133,34 +132,26 @@ def named(model: str, translator: Translator, decoding: Decoding) -> str:
     return ", ".join(filter(None, (model, precision, mode, penalty)))
 
 
-class _Model:
-    """One model on one test set; remembers which programs are compiled."""
-
-    def __init__(self, name: str, translator: Translator, test_set: TestSet, metrics: Sequence[Metric]):
-        self.name = name
-        self.translator = translator
-        self.test_set = test_set
-        self.metrics = metrics
-        self.recall = length_recall(translator, test_set)
-        self.length = reference_tokens(translator, test_set)
-        self.compiled: set[Decoding] = set()
-
-    def row(self, decoding: Decoding) -> Row:
-        """Evaluate one set of decoding options; options that the model refuses make a row with a note."""
-        programs = one_step(decoding)
-        translator = self.translator
-        test_set = self.test_set
+def _rows(
+    model: str, translator: Translator, test_set: TestSet, decodings: Sequence[Decoding], metrics: Sequence[Metric]
+) -> Iterator[Row]:
+    """A row for each set of decoding options; options that the model refuses make a row with a note."""
+    recall = length_recall(translator, test_set)
+    length = reference_tokens(translator, test_set)
+    weights = str(translator.card.weights)
+    compiled: set[Decoding] = set()
+    for decoding in decodings:
         refines = translator.refines(decoding)
-        name = named(self.name, translator, decoding)
-        weights = str(translator.card.weights)
+        name = named(model, translator, decoding)
         row = Row(name, decoding, None, causal=not refines, weights=weights, own_engine=translator.has_own_engine)
         try:
             row = dataclasses.replace(row, decoding=translator.resolved(decoding))
-            if programs not in self.compiled:
+            if (programs := one_step(decoding)) not in compiled:
                 warm_up(translator, test_set, decoding)
-                self.compiled.add(programs)
-            evaluation = evaluate(translator, test_set, decoding, metrics=self.metrics, compiled=True)
+                compiled.add(programs)
+            evaluation = evaluate(translator, test_set, decoding, metrics=metrics, compiled=True)
+            scores = evaluation.scores | length | (recall if refines else {})
+            row = dataclasses.replace(row, evaluation=dataclasses.replace(evaluation, scores=scores))
         except PadirError as error:
-            return dataclasses.replace(row, note=str(error))
-        scores = evaluation.scores | self.length | (self.recall if refines else {})
-        return dataclasses.replace(row, evaluation=dataclasses.replace(evaluation, scores=scores))
+            row = dataclasses.replace(row, note=str(error))
+        yield row
