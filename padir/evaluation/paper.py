@@ -60,12 +60,9 @@ def _row(line: RowDict, task: str) -> RowDict:
     }
 
 
-def _task(row: RowDict) -> str:
-    return row["task"]
-
-
-def _strategy(row: RowDict) -> str | None:
-    return row["strategy"] and row["strategy"]["name"]
+def _system(row: RowDict) -> tuple[str, str | None, str, str]:
+    """Columns that a row shares with the paper's row beside it."""
+    return row["task"], row["strategy"] and row["strategy"]["name"], hypotheses(row), steps(row)
 
 
 def _apart(own: str, theirs: str) -> str:
@@ -96,8 +93,7 @@ def differences(rows: Rows, paper: Rows) -> list[str]:
     lines = []
     for row in rows:
         for other in paper:
-            alike = (_task, _strategy, hypotheses, steps)
-            if row.get("split") != "test" or any(same(row) != same(other) for same in alike):
+            if row.get("split") != "test" or _system(row) != _system(other):
                 continue
             for metric, theirs in other["scores"].items():
                 if (own := row["scores"].get(metric)) is None:
