@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from padir.errors import PadirError
-from padir.storage.arrays import load_arrays, save_arrays
+from padir.storage.arrays import check_vocabulary, load_arrays, save_arrays
 from padir.storage.manifest import Manifest
 from padir.text.ids import PADDING
 from padir.text.tokenizer import Tokenizer
@@ -107,9 +107,8 @@ class Bigrams:
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Refuses a model with another vocabulary than the one that the bigrams were counted with."""
-        if tokenizer.sha256 not in (self.vocabulary, "") or len(tokenizer.pieces) != len(self.before_V):
-            what = f"the bigrams have another vocabulary (sha256 {self.vocabulary[:8]}) than the model"
-            raise PadirError(f"{what} ({tokenizer.sha256[:8]})", remedy="learn them with the model's vocabulary")
+        model = tokenizer.sha256, len(tokenizer.pieces)
+        check_vocabulary("table of bigrams", (self.vocabulary, len(self.before_V)), model)
 
     def log_probs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Log-probabilities of the kept bigrams [N]; of falling back after each id, and of each id then [V].
@@ -141,73 +140,17 @@ class Bigrams:
         kept = dataclasses.replace(self, **{name: getattr(self, name)[kept_N] for name in names})
         seen_N, back_V, lower_V = kept.log_probs()
         key_N = column_V[kept.previous_N] << np.uint32(16) | column_V[kept.next_N]
-        placed = PerfectHash.of(key_N)
-        key_M = np.full(placed.slots, _NO_KEY)
-        key_M[placed.slot_N] = key_N
-        value_M = np.zeros(placed.slots, np.float32)
-        value_M[placed.slot_N] = seen_N
+        order_N = np.argsort(key_N)
         return BigramScore(
             column_V=jnp.asarray(column_V),
-            key_M=jnp.asarray(key_M),
-            value_M=jnp.asarray(value_M),
-            displacement_D=jnp.asarray(placed.displacement_D),
+            key_M=jnp.asarray(np.append(key_N[order_N], _NO_KEY)),
+            value_M=jnp.asarray(np.append(seen_N[order_N], np.float32(0))),
             back_V=jnp.asarray(back_V),
             lower_V=jnp.asarray(lower_V),
             spelling=Spelling.of(tokenizer),
             known=jnp.asarray(_bitmap(self.word_W)) if len(self.word_W) else None,
             end_regular=tokenizer.ids.end_regular,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class PerfectHash:
-    """A place for each key, no two at the same one (hash and displace: Belazzougui, Botelho and Dietzfelbinger, 2009).
-
-    Attributes:
-      displacement_D: number of the hash function of each bucket of keys.
-      slot_N: the place of each key, below `slots`.
-    """
-
-    displacement_D: np.ndarray
-    slot_N: np.ndarray
-    slots: int
-
-    @staticmethod
-    def of(key_N: np.ndarray) -> PerfectHash:
-        """Places different keys of 32 bits, buckets of many keys first."""
-        slots = 1 << (len(key_N) * 5 // 4).bit_length()
-        hash_N = _mixed(key_N)
-        bucket_N = hash_N & np.uint32(max(1, slots // 4) - 1)
-        size_D = np.bincount(bucket_N, minlength=max(1, slots // 4))
-        displacement_D = np.zeros(len(size_D), np.uint32)
-        used_M = np.zeros(slots, bool)
-        slot_N = np.zeros(len(key_N), np.int64)
-        by_bucket_N = np.argsort(bucket_N, kind="stable")
-        for size in sorted({*size_D.tolist()} - {0}, reverse=True):
-            pending = by_bucket_N[size_D[bucket_N[by_bucket_N]] == size].reshape(-1, size)
-            number = 0
-            while len(pending):
-                slot = _slot(hash_N[pending], np.full(1, number, np.uint32), slots)
-                first = np.zeros(slot.size, bool)
-                first[np.unique(slot, return_index=True)[1]] = True
-                fits = (first.reshape(slot.shape) & ~used_M[slot]).all(-1)
-                used_M[slot[fits]] = True
-                slot_N[pending[fits]] = slot[fits]
-                displacement_D[bucket_N[pending[fits, 0]]] = number
-                pending = pending[~fits]
-                number += 1
-        return PerfectHash(displacement_D, slot_N, slots)
-
-
-def _mixed(key: Any) -> Any:
-    """Mixes the bits of 32-bit keys, NumPy's or JAX's (the finaliser of MurmurHash3)."""
-    key = (key ^ (key >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    key = (key ^ (key >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return key ^ (key >> np.uint32(16))
-
-
-def _slot(hashed: Any, number: Any, slots: int) -> Any:
-    return _mixed(hashed + (number + np.uint32(1)) * np.uint32(0x9E3779B9)) & np.uint32(slots - 1)
 
 
 def _bitmap(word_W: np.ndarray) -> np.ndarray:
@@ -300,12 +243,11 @@ def _hash(letters: str) -> int:
 
 @flax.struct.dataclass
 class BigramScore:
-    """The table of a model in the form that programs read; M slots of bigrams, and D buckets of slots.
+    """The table of a model in the form that programs read; M bigrams, of which the last is none.
 
     Attributes:
       column_V: number of each id in keys.
-      key_M, value_M: key and log-probability of the bigram in each slot.
-      displacement_D: as in `PerfectHash`.
+      key_M, value_M: keys of the bigrams in ascending order, and their log-probabilities.
       back_V, lower_V: as in `Bigrams.log_probs`.
       spelling: what each piece adds to a word.
       known: bitmap of known words; None for languages without spaces.
@@ -315,7 +257,6 @@ class BigramScore:
     column_V: UInt32[Array, " V"]
     key_M: UInt32[Array, " M"]
     value_M: Float[Array, " M"]
-    displacement_D: UInt32[Array, " D"]
     back_V: Float[Array, " V"]
     lower_V: Float[Array, " V"]
     spelling: Spelling
@@ -325,11 +266,9 @@ class BigramScore:
     def log_prob(self, previous: Int[Array, "*#B"], following: Int[Array, "*#B"]) -> Float[Array, "*B"]:
         """Log-probability of ids after other ids."""
         key = self.column_V[previous] << np.uint32(16) | self.column_V[following]
-        hashed = _mixed(key)
-        number = self.displacement_D[hashed & np.uint32(self.displacement_D.size - 1)]
-        slot = _slot(hashed, number, self.key_M.size)
-        seen = self.key_M[slot] == key
-        return jnp.where(seen, self.value_M[slot], self.back_V[previous] + self.lower_V[following])
+        place = jnp.searchsorted(self.key_M, key, method="scan_unrolled")
+        seen = self.key_M[place] == key
+        return jnp.where(seen, self.value_M[place], self.back_V[previous] + self.lower_V[following])
 
     def knows(self, word: UInt32[Array, "*B"], own: UInt32[Array, "*#B W"]) -> Bool[Array, "*B"]:
         """True for hashes of known words, for 0, and for words that a sentence's `own` list has."""

@@ -26,7 +26,7 @@ from jaxtyping import Array, Int
 from padir import checks
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
-from padir.storage.arrays import load_arrays, save_arrays
+from padir.storage.arrays import check_vocabulary, load_arrays, save_arrays
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
@@ -104,12 +104,8 @@ class Shortlist:
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Refuses a model with another vocabulary than the one that the shortlist was learned with."""
-        known = tokenizer.sha256 in (self.vocabulary, "")  # a tokenizer of number ids has no file
-        if not known or tokenizer.ids.end_regular != len(self.candidates_PK):
-            ours, theirs = f"{len(self.candidates_PK):,}", f"{tokenizer.ids.end_regular:,}"
-            what = f"the shortlist has another vocabulary ({ours} pieces, sha256 {self.vocabulary[:8]})"
-            what += f" than the model ({theirs} pieces, sha256 {tokenizer.sha256[:8]})"
-            raise PadirError(what, remedy="learn one from data with the model's vocabulary")
+        model = tokenizer.sha256, tokenizer.ids.end_regular
+        check_vocabulary("shortlist", (self.vocabulary, len(self.candidates_PK)), model)
 
     def likely(self, source_ids: np.ndarray) -> np.ndarray:
         """Marks the target ids on the list of given source ids, [P]: candidates, frequent ids and all special ids.

@@ -54,3 +54,14 @@ def load_arrays(
 
 def _read(array: np.ndarray, kind: type) -> Any:
     return kind(array.item()) if kind in (str, int) else array.astype(kind)
+
+
+def check_vocabulary(noun: str, learned: tuple[str, int], model: tuple[str, int]) -> None:
+    """Refuses arrays that were learned with another vocabulary, (SHA-256, number of pieces), than the model has.
+
+    A tokenizer of number ids has no file; its SHA-256 is "".
+    """
+    if model[0] not in (learned[0], "") or model[1] != learned[1]:
+        ours, theirs = (f"{pieces:,} pieces, sha256 {sha256[:8]}" for sha256, pieces in (learned, model))
+        what = f"the {noun} has another vocabulary ({ours}) than the model ({theirs})"
+        raise PadirError(what, remedy="learn one from data with the model's vocabulary")

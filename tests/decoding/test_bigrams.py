@@ -13,13 +13,14 @@ import pytest
 from numpy.testing import assert_allclose
 from support.commands import refused as refused_command
 from support.commands import run
+from support.fakes import given
 from support.refusals import refused
 from support.small_corpus import Numbers, letters_tokenizer
 from support.tiny_model import random_translator, same
 
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
-from padir.decoding.bigrams import BEGIN, Bigrams, PerfectHash, Spelling, all_known
+from padir.decoding.bigrams import BEGIN, Bigrams, Spelling, all_known
 from padir.decoding.bigrams import _hash as hash_of
 from padir.decoding.fallback import Fallback
 from padir.decoding.fit import resolve
@@ -35,7 +36,6 @@ from padir.models import ModelConfig
 from padir.pretrained import model_folder
 from padir.readout.prefix_beam import prefix_beam
 from padir.refinement import Mask, Padir, Uniform
-from padir.refinement.canvas import given
 from padir.text.ids import EOS, pad_rows
 from padir.text.tokenizer import Tokenizer
 from padir.translator import Translator
@@ -98,12 +98,6 @@ def test_each_id_has_a_distribution_over_the_next_ids(tokenizer, corpus, most):
     assert np.exp(log_prob[u, v]) == pytest.approx((count - 0.75) / of_u + given_up * lower, rel=1e-4)
 
 
-def test_no_two_keys_have_one_slot():
-    key_N = np.random.default_rng(0).choice(2**32 - 1, 30_000, replace=False).astype(np.uint32)
-    placed = PerfectHash.of(key_N)
-    assert len({*placed.slot_N.tolist()}) == len(key_N) and placed.slot_N.max() < placed.slots <= 4 * len(key_N)
-
-
 def test_a_word_is_known_by_its_letters_whatever_its_pieces_are():
     tokenizer = Tokenizer.load(model_folder("de_en") / "vocab.model")  # with capitals
     text = "Eins zwei, ZWEI-drei 4vier"
@@ -139,7 +133,7 @@ def test_a_file_gives_the_same_table_again(tokenizer, corpus, tmp_path):
             Bigrams.load(tmp_path / "bigrams.npz")
     with refused("cannot read the table of bigrams padir"):
         Bigrams.load(tmp_path / "none.npz")
-    with refused("bigrams have another vocabulary"):
+    with refused("table of bigrams has another vocabulary"):
         learned.on_device(letters_tokenizer())
     for wrong, words in [
         ({"next_N": learned.next_N + 10_000}, "ids of bigrams must be in 0 .."),
@@ -295,7 +289,7 @@ def choose(table, fusion, canvas, logits_BLV, open_BL=None):
 
 def canvas_of(tokenizer, *rows):
     tokens_BL = jnp.asarray(pad_rows([[*row, EOS] for row in rows], 6))
-    return given(tokens_BL, (tokens_BL > 0).astype(int), tokenizer.ids)
+    return given(tokens_BL, ids=tokenizer.ids)
 
 
 @pytest.mark.parametrize("opened", [None, [0, 1, 3], [2]])
@@ -420,7 +414,7 @@ def test_what_has_no_table_is_refused(tokenizer, corpus):
         with refused(words):
             model.translate(["eins"], fusion="bigrams", **how)
     for wrong, words in {
-        "trigrams": "fusion bigrams none",
+        "trigrams": "no fusion is called 'trigrams': did you mean 'bigrams'",
         "bigrams:weigth=1.0": "'weigth' you mean 'weight'?",
     }.items():
         with refused(words):

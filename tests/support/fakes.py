@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from padir.refinement import Canvas, Output, from_tokens, refine
-from padir.refinement import canvas as canvas_module
 from padir.refinement.loop import propose
 from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
 
@@ -39,9 +38,11 @@ def canvas(tokens, start=None, written=()):
     return made.replace(score_BL=made.score_BL.at[at].set(-0.5), written_BL=made.written_BL.at[at].set(True))
 
 
-def given(tokens_BL, visible_BLL=None):
-    """A canvas of given tokens, one sentence a row."""
-    return canvas_module.given(tokens_BL, (tokens_BL > 0).astype(int), IDS).replace(visible_BLL=visible_BLL)
+def given(tokens_BL, visible_BLL=None, segment_BL=None, ids=IDS):
+    """A canvas of given tokens, by default one sentence a row; all positions except EOS and padding are free."""
+    segment_BL = (tokens_BL > 0).astype(int) if segment_BL is None else segment_BL
+    editable_BL = (segment_BL > 0) & (True if ids.eos is None else tokens_BL != ids.eos)
+    return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids).replace(visible_BLL=visible_BLL)
 
 
 def stepped(strategy, before, output, memories=None, *, step=0, num_steps=4, key_B=None):
