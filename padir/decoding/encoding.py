@@ -7,26 +7,13 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from padir.decoding.program_cache import PROGRAMS
 from padir.models.transformer import Transformer
-from padir.text.ids import pad_rows, round_up
+from padir.text.ids import round_up
 
 BUCKET = 8  # the smallest row length
 POSITIONS = 128  # number of positions that a decoder reads at once on a CPU
-
-
-def padded(
-    rows: Sequence[list[int]], batch_size: int, row_multiple: int = 1, lengths: Sequence[int] = ()
-) -> np.ndarray:
-    """Pads token lists to an array of one of few shapes, so that few programs are compiled.
-
-    The number of rows is at most `batch_size`, rounded up to a multiple of `row_multiple`, the number of devices that
-    share the rows. The length of the rows is `padded_length`.
-    """
-    num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), row_multiple)
-    return pad_rows(list(rows), padded_length(max(map(len, rows)), lengths), num_rows)
 
 
 def padded_length(length: int, lengths: Sequence[int] = ()) -> int:

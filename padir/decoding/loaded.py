@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
-from padir.decoding.bigrams import BigramScore
-from padir.decoding.encoding import encode, padded
+from padir.decoding.bigrams import Bigrams, BigramScore
+from padir.decoding.encoding import encode, padded_length
 from padir.decoding.program_cache import PROGRAMS, check_process
 from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
@@ -25,11 +25,11 @@ from padir.models.directory import ModelCard
 from padir.models.encoder import Encoded
 from padir.models.params import KEPT, in_model_dtype, quantise
 from padir.models.transformer import Transformer
-from padir.text.ids import EOS
+from padir.text.ids import EOS, pad_rows, round_up
 from padir.text.normalise import Normalised, composed
 from padir.text.tokenizer import Tokenizer, surrogates_error
 
-_MAKING = threading.RLock()  # sides and converted parameters, which several threads ask for
+_MAKING = threading.RLock()  # sides, tables and converted parameters, which several threads ask for
 
 
 class EncodedBatch(NamedTuple):
@@ -51,21 +51,26 @@ class LoadedModel:
     """A model that can decode; if several devices hold its parameters, they share the rows of a batch.
 
     Attributes:
-      read_table: gives the model's bigrams, always the same object, which the sides of a model share; None for none.
+      bigrams: the model's table of bigrams; None for none.
       origin: the model that this is a side of; None for the model itself.
     """
 
     params: Any
     card: ModelCard
     tokenizer: Tokenizer
-    read_table: Callable[[], BigramScore] | None = None
+    bigrams: Bigrams | None = None
     origin: LoadedModel | None = None
 
     @property
     def table(self) -> BigramScore:
-        """The model's bigrams in the form that programs read."""
-        assert self.read_table is not None
-        return self.read_table()
+        """The model's bigrams in the form that programs read, made once for all sides of a model."""
+        with _MAKING:
+            return (self.origin or self)._table
+
+    @functools.cached_property
+    def _table(self) -> BigramScore:
+        assert self.bigrams is not None
+        return self.bigrams.on_device(self.tokenizer)
 
     @functools.cached_property
     def model(self) -> Transformer:
@@ -103,8 +108,14 @@ class LoadedModel:
         return jax.tree.map(lambda array: spread(np.asarray(array), by_row), rows)
 
     def padded(self, rows: Sequence[list[int]], batch_size: int, lengths: Sequence[int] = ()) -> np.ndarray:
-        """Pads token lists (`padir.decoding.encoding.padded`) to rows that the devices can share equally."""
-        return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA], lengths)
+        """Pads token lists to an array of one of few shapes, so that few programs are compiled.
+
+        The number of rows is at most `batch_size`, rounded up so that the devices can share the rows equally. The
+        length of the rows is `padded_length`.
+        """
+        devices = 1 if self.mesh is None else self.mesh.shape[DATA]
+        num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), devices)
+        return pad_rows(list(rows), padded_length(max(map(len, rows)), lengths), num_rows)
 
     def encode(self, tokens: Sequence[list[int]], batch_size: int, lengths: Sequence[int] = ()) -> EncodedBatch:
         """Encodes a batch of `source_tokens`; the arrays may not be computed yet. Arguments are as in `padded`."""

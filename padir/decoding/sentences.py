@@ -11,9 +11,7 @@ import collections
 import concurrent.futures
 import copy
 import dataclasses
-import functools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -113,17 +111,6 @@ def _of_cut_source(translation: Translation) -> Translation:
     return dataclasses.replace(translation, truncated=True, candidates=candidates)
 
 
-def _once(make: Callable[[], Result]) -> Callable[[], Result]:
-    """A function that calls `make` once, also if several threads call it."""
-    lock, cached = threading.Lock(), functools.cache(make)
-
-    def call() -> Result:
-        with lock:
-            return cached()
-
-    return call
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchTranslator:
     """A writer beside the resolved options that made it: takes the sentences of a batch to translations."""
@@ -162,8 +149,7 @@ class SentenceTranslator:
             _log.warning("the model's card asks for fusion, but the model has no table of bigrams: it is left out")
             self.decoding = self.decoding.without("fusion")
         self.bigrams = bigrams
-        table = None if bigrams is None else _once(functools.partial(bigrams.on_device, tokenizer))
-        self.loaded = LoadedModel(params, card, tokenizer, table)
+        self.loaded = LoadedModel(params, card, tokenizer, bigrams)
         self.shapes = Shapes()
         self._make_writer: MakeWriter = make_writer
         self._map: MapBatches | None = None
@@ -277,7 +263,6 @@ class SentenceTranslator:
         check_process()
         writer = self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
         checks.instance("what the function of with_writer gives", writer, Writer)
-        checks.whole_numbers(most_hypotheses=writer.most_hypotheses)
         checks.counts(1, most_hypotheses=writer.most_hypotheses)
         return writer
 

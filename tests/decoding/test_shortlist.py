@@ -17,7 +17,6 @@ from support.tiny_model import TINY, prepared_numbers, random_translator, same
 from padir import Decoding, PadirError, Translator
 from padir.data.prepare import prepare
 from padir.data.prepared import Mixture
-from padir.decoding.encoding import padded
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.shortlist import SIZES, Shortlist, compact, expand
 from padir.jobs import learn_shortlist as lexicon
@@ -305,7 +304,8 @@ def written(translator, decoding):
     sources, _ = translator.loaded.source_tokens(TEXTS, truncate=False)
     writer = translator.writer(translator.resolved(decoding))
     batch = [*map(SourceSentence, TEXTS, sources)]
-    listed = decoding.shortlist and decoding.shortlist.restrict(padded(sources, 8), translator.card.ids)
+    source_BS = translator.loaded.padded(sources, 8)
+    listed = decoding.shortlist and decoding.shortlist.restrict(source_BS, translator.card.ids)
     kept_v = None if listed is None else set(listed.tolist())
     if translator.card.config.causal:
         rows = itertools.chain(*writer.write(batch).hypotheses)
@@ -343,7 +343,8 @@ class TestDecoding:
         translator = models["tied"]
         ids = translator.card.ids
         results = translator.translate(TEXTS, shortlist=shortlist, num_steps=2, trace=True, drop_repeats=False)
-        kept_v = shortlist.restrict(padded(translator.loaded.source_tokens(TEXTS, truncate=False)[0], 8), ids)
+        sources, _ = translator.loaded.source_tokens(TEXTS, truncate=False)
+        kept_v = shortlist.restrict(translator.loaded.padded(sources, 8), ids)
         pieces = translator.tokenizer.pieces
         regular = {pieces[i] for i in kept_v if ids.first_regular <= i < ids.end_regular}
         assert len(regular) == len(kept_v) - 359  # 259 lie below and 100 above
