@@ -44,13 +44,6 @@ else:
     Texts = Any  # `strings` checks them
 
 
-def whole_numbers(**values: Any) -> None:
-    """Refuses values that are no integers (and bool); NumPy's integers are accepted."""
-    for name, value in values.items():
-        if not fits(value, int):
-            raise PadirError(name, "a whole number", value)
-
-
 def strings(name: str, value: Iterable[str]) -> list[str]:
     """The strings of a list, a generator, or a column of a library for tables, as a list (`each_string`)."""
     return [*each_string(name, value)]
@@ -95,7 +88,10 @@ def at_least(least: int | float, remedy: str = "", /, **values: Any):
 
 
 def counts(least: int, remedy: str = "", /, **values: Any):
-    """Refuses counts below `least`, and counts from 2**31 on, which arrays of int32 cannot hold."""
+    """Refuses what is no integer of Python or NumPy, below `least`, or above what arrays of int32 hold."""
+    for name, value in values.items():
+        if not fits(value, int):
+            raise PadirError(name, "a whole number", value)
     return at_least(least, remedy, **values) + _limit(values, "below 2**31", remedy, below=2**31)
 
 

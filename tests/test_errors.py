@@ -83,7 +83,7 @@ def test_names_of_other_tools_and_misspelt_ones(name, known, remedy):
 @pytest.mark.parametrize(
     ("check", "words"),
     [
-        *((lambda x=x: checks.whole_numbers(x=x), "x must be a whole number, got") for x in (3.0, "3", True, None)),
+        *((lambda x=x: checks.counts(0, x=x), "x must be a whole number, got") for x in (3.0, "3", True, None)),
         (lambda: checks.below(0, 1, "lower it", x=1), "x must be in [0, 1), got 1: lower it"),
     ],
 )

@@ -93,7 +93,8 @@ class Logits:
         if self.factors is None or (blocks == 1 and self.size % shares(MODEL) == 0):
             return Tally.of(self.logits_BLV, target_BL)
         product, states_BLD, table_VD = self.factors
-        return tally_by_block(product, blocks, self.special, states_BLD, table_VD, target_BL)
+        fields: Any = tally_by_block(product, blocks, self.special, states_BLD, table_VD, target_BL)
+        return Tally(*fields)
 
     def output(self, found_BL: Found | None, keep_logits_BL: Float[Array, "B L"] | None, judges: str) -> Output:
         """The output of this pass for a transition; no gradient flows through it.
@@ -118,22 +119,9 @@ def blocks_of(batch: int, length: int, size: int) -> int:
     return blocks
 
 
-def tally_by_block(
-    product: Callable[[Array, Array], Array],
-    blocks: int,
-    special: tuple[int, ...],
-    states_BLD: Float[Array, "B L D"],
-    table_VD: Float[Array, "V D"],
-    target_BL: Int[Array, "B L"],
-) -> Tally:
-    """The tally of product(states, table), with the logits of one of `blocks` blocks of the table at a time."""
-    fields: Any = _by_block(product, blocks, special, states_BLD, table_VD, target_BL)
-    return Tally(*fields)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _by_block(product, blocks, special, states_BLD, table_VD, target_BL):
-    """The fields of a `Tally`."""
+def tally_by_block(product, blocks, special, states_BLD, table_VD, target_BL):
+    """The fields of the `Tally` of product(states, table), with the logits of one of `blocks` blocks at a time."""
     size = table_VD.shape[0]
 
     def visit(block):
@@ -162,7 +150,7 @@ def _by_block(product, blocks, special, states_BLD, table_VD, target_BL):
 
 
 def _forward(product, blocks, special, states_BLD, table_VD, target_BL):
-    tally: Any = _by_block(product, blocks, special, states_BLD, table_VD, target_BL)
+    tally: Any = tally_by_block(product, blocks, special, states_BLD, table_VD, target_BL)
     return tally, (states_BLD, table_VD, target_BL, tally[0])
 
 
@@ -185,7 +173,7 @@ def _backward(product, blocks, special, known, by):
     return by_states_BLD.astype(states_BLD.dtype), by_table_VD, None
 
 
-_by_block.defvjp(_forward, _backward)
+tally_by_block.defvjp(_forward, _backward)
 
 
 def _in_blocks(table_VD: Float[Array, "V D"], blocks: int) -> tuple[Int[Array, "n v"], Float[Array, "n v D"]]:

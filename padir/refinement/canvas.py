@@ -85,13 +85,6 @@ def from_tokens(
     )
 
 
-def given(tokens_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: CanvasIds) -> Canvas:
-    """Makes a canvas that begins with given tokens; all positions except EOS and padding are free."""
-    present_BL = segment_BL > 0
-    editable_BL = present_BL if ids.eos is None else present_BL & (tokens_BL != ids.eos)
-    return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)
-
-
 def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:

@@ -46,7 +46,7 @@ class State:
       passes_B: number of passes that each row took.
       failed_B: True for rows in which a pass gave NaN where the strategy wrote.
       unwritable_B: number of editable positions whose best id in the first pass is one of `canvas.ids.special`, which
-        nothing writes; 0 if other ids were banned.
+        nothing writes.
     """
 
     step: Int[Array, ""]
@@ -96,7 +96,6 @@ def refine(
     strategy: Strategy,
     *,
     num_steps: Number,
-    banned_ids: tuple[int, ...] | None = None,
     traced_steps: int | None = None,
     rows_at_once: int | None = None,
 ) -> Refined:
@@ -105,11 +104,10 @@ def refine(
     Args:
       key_B: one key per row; in decoding from `sentence_keys`, so that a row does not depend on its batch.
       canvas: the draft, usually from `padir.refinement.draft`.
-      decoder, strategy: a canvas -> logits_BLV (or `Output`), and one of `padir.refinement.STRATEGIES`.
+      decoder, strategy: a canvas -> logits_BLV (or `Output`), and one of `padir.refinement.STRATEGIES`. The ids of
+        `canvas.ids.special` are never written, and a decoder whose best ids are mostly among them is refused.
       num_steps: T, at least 1; one-shot decoding is 1. It may be a traced value inside jit, so that another number of
         steps needs no compilation.
-      banned_ids: ids that are never written; None means `canvas.ids.special`, and then a decoder whose best ids are
-        mostly among these is refused.
       traced_steps: also return the tokens and scores after every step, in arrays for this number of steps, at least
         num_steps; entries beyond num_steps repeat the last tokens.
       rows_at_once: number of rows in one decoder call; None puts all rows into one call. With a number, the calls leave
@@ -129,11 +127,12 @@ def refine(
     >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
     [[7, 8, 9, 1]]
     """
-    _check_choices(canvas, decoder, banned_ids, rows_at_once)
+    _check_decoder(decoder)
+    if rows_at_once is not None:
+        checks.counts(1, rows_at_once=rows_at_once)
     begun = begin(key_B, canvas, strategy, num_steps)
     traced = None
     if traced_steps is not None:
-        checks.whole_numbers(traced_steps=traced_steps)
         checks.counts(1, traced_steps=traced_steps)
         if not isinstance(num_steps, Tracer) and num_steps > traced_steps:
             room = f"at most {traced_steps}, the number of steps that the trace holds"
@@ -143,7 +142,7 @@ def refine(
 
     def body(carry):
         state, traced = carry
-        after = advance(state, decoder, strategy, num_steps, banned_ids, rows_at_once)
+        after = advance(state, decoder, strategy, num_steps, rows_at_once)
         if traced is not None:
             later_T = (jnp.arange(traced[0].shape[0]) > state.step)[:, None, None]
             now = (after.canvas.tokens_BL, after.canvas.known_score_BL)
@@ -167,7 +166,6 @@ def steps(
     strategy: Strategy,
     *,
     num_steps: int,
-    banned_ids: tuple[int, ...] | None = None,
 ) -> Iterator[State]:
     """Yields the state before the first pass and after each pass; takes the arguments of `refine`.
 
@@ -175,12 +173,12 @@ def steps(
     `jax.tree_util.Partial`, its arrays are arguments of this program; arrays that another decoder closes over are
     constants. It raises the errors of `refine`.
     """
-    _check_choices(canvas, decoder, banned_ids)
+    _check_decoder(decoder)
     decoder = decoder if isinstance(decoder, Partial) else Partial(decoder)
     state = begin(key_B, canvas, strategy, num_steps)
     yield state
     while state.step < num_steps and not state.canvas.done_B.all():
-        state = _advance_jitted(state, decoder, strategy, num_steps, banned_ids)
+        state = _advance_jitted(state, decoder, strategy, num_steps)
         _refuse_failures(state)
         yield state
 
@@ -197,10 +195,9 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     check_keys(key_B, canvas.tokens_BL.shape[0])
     if isinstance(num_steps, jax.Array):
         _check_array("num_steps", num_steps, (), jnp.integer)
-    else:
-        checks.whole_numbers(num_steps=num_steps)
     if not isinstance(num_steps, Tracer):
-        checks.counts(1, "use 1 for one-shot decoding", num_steps=int(num_steps))
+        number = int(num_steps) if isinstance(num_steps, jax.Array) else num_steps
+        checks.counts(1, "use 1 for one-shot decoding", num_steps=number)
     memory = strategy.init(fold_keys(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
     stop_memory = strategy.stop.init(canvas)
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
@@ -210,18 +207,9 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     return State(jnp.int32(0), key_B, canvas, memory, stop_memory, passes_B, passes_B > 0, passes_B)
 
 
-def _check_choices(canvas, decoder, banned_ids, rows_at_once=None) -> None:
-    """Refuses choices that no program could be traced with, or that would have no effect."""
+def _check_decoder(decoder: Decoder) -> None:
     if isinstance(decoder, type) or not callable(decoder):
         raise PadirError("decoder", "a function of a Canvas", decoder)
-    if banned_ids is not None and isinstance(canvas, Canvas):
-        if not isinstance(banned_ids, tuple):
-            raise PadirError("banned_ids", "a tuple of ids", banned_ids)
-        checks.whole_numbers(**{f"banned_ids[{i}]": each for i, each in enumerate(banned_ids)})
-        checks.below(0, canvas.ids.num_embeddings, **{f"banned_ids[{i}]": each for i, each in enumerate(banned_ids)})
-    if rows_at_once is not None:
-        checks.whole_numbers(rows_at_once=rows_at_once)
-        checks.counts(1, rows_at_once=rows_at_once)
 
 
 def _check_output(output: Output, canvas: Canvas) -> None:
@@ -256,7 +244,7 @@ def _refuse_failures(state: State) -> None:
             f"the decoder's best id may never be written at {unwritable} of {editable} positions: its ids are not those"
             f" of the canvas, where {shown}{', ...' if len(state.canvas.ids.special) > 6 else ''} are special"
         )
-        raise PadirError(what, remedy="describe the decoder's ids with DecoderIds, or name the banned_ids")
+        raise PadirError(what, remedy="describe the decoder's ids with DecoderIds, or have it give them -inf")
 
 
 def advance(
@@ -264,11 +252,10 @@ def advance(
     decoder: Decoder,
     strategy: Strategy,
     num_steps: Number,
-    banned_ids: tuple[int, ...] | None = None,
     rows_at_once: int | None = None,
 ) -> State:
     """Makes one of `num_steps` passes; rows that are done do not change. The arguments are as in `refine`."""
-    one_pass = functools.partial(_advance, decoder=decoder, strategy=strategy, num_steps=num_steps, banned=banned_ids)
+    one_pass = functools.partial(_advance, decoder=decoder, strategy=strategy, num_steps=num_steps)
     if rows_at_once is None or at_most(state.passes_B.size, rows_at_once):
         after = one_pass(state)
     else:
@@ -281,7 +268,7 @@ def advance(
     return dataclasses.replace(after, step=state.step + 1)
 
 
-_advance_jitted = jax.jit(advance, static_argnames=("strategy", "banned_ids"))
+_advance_jitted = jax.jit(advance, static_argnames="strategy")
 
 
 def propose(
@@ -323,7 +310,7 @@ def _check_memory(owner: Strategy | Stop, *memories: PyTree) -> None:
         raise PadirError(f"the memory of {type(owner).__name__}.step", f"like init's memory, {expected}", got)
 
 
-def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Number, banned: tuple[int, ...] | None):
+def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Number) -> State:
     """The state after a pass, with the same `step`."""
     canvas, memories = state.canvas, (state.memory, state.stop_memory)
     output = decoder(canvas)
@@ -331,12 +318,10 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Numb
         output = Output(logits_BLV=output)
     _check_output(output, canvas)
     raw_BLV, unwritable_B = output.logits_BLV, state.unwritable_B
-    if banned is None and output.found_BL is None:
+    if output.found_BL is None:
         unwritable_B = jax.lax.cond(state.step == 0, lambda: _unwritable(raw_BLV, canvas), lambda: unwritable_B)
-    banned = canvas.ids.special if banned is None else banned
-    logits_BLV = forbid(raw_BLV.astype(jnp.float32), banned)
-    found_BL = output.found_BL if banned == canvas.ids.special else None
-    output = dataclasses.replace(output, logits_BLV=logits_BLV, found_BL=found_BL)
+    logits_BLV = forbid(raw_BLV.astype(jnp.float32), canvas.ids.special)
+    output = dataclasses.replace(output, logits_BLV=logits_BLV)
     key_B = fold_keys(state.key_B, state.step)
     after, memories_after = propose(key_B, canvas, output, strategy, memories, step=state.step, num_steps=num_steps)
     failed_BL = jnp.isnan(after.score_BL) & ~canvas.done_BL

@@ -124,8 +124,8 @@ class TestRenoise:
             return jnp.where(seen_BL1, late, early)
 
         start = canvas([10, 11])
-        kept = refine(keys(1), start, decoder, EntropyBound(0.1), num_steps=6, banned_ids=())
-        mended = refine(keys(1), start, decoder, Renoise(0.1), num_steps=6, banned_ids=())
+        kept = refine(keys(1), start, decoder, EntropyBound(0.1), num_steps=6)
+        mended = refine(keys(1), start, decoder, Renoise(0.1), num_steps=6)
         assert kept.tokens_BL.tolist() == [[20, 31, EOS]]
         assert mended.tokens_BL.tolist() == [[21, 31, EOS]]
 

@@ -179,17 +179,17 @@ class Wishful:
         return judging(lambda canvas: moody(tables=self.tables)(canvas) + wish_BLV, self.judges)(canvas)
 
 
-def refined_by(strategy, key_B, canvas, num_steps, *, wish=0.0, seed=0, banned_ids=None):
+def refined_by(strategy, key_B, canvas, num_steps, *, wish=0.0, seed=0):
     """All rows refined and traced, by a decoder that adds `wish`, [V] or [B, L, V], to its logits, three at a time."""
     wish_BLV = jnp.broadcast_to(jnp.asarray(wish, jnp.float32), (*canvas.tokens_BL.shape, IDS.vocab_size))
     decoder = Wishful(wish_BLV, moods(seed), judged_by(strategy))
-    return _refined_by(strategy, banned_ids, key_B, canvas, num_steps, decoder)
+    return _refined_by(strategy, key_B, canvas, num_steps, decoder)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _refined_by(strategy, banned_ids, key_B, canvas, num_steps, decoder):
+@functools.partial(jax.jit, static_argnums=0)
+def _refined_by(strategy, key_B, canvas, num_steps, decoder):
     """One program for every number of steps, canvas, wish and seed of a shape."""
-    how = {"num_steps": num_steps, "banned_ids": banned_ids, "traced_steps": MOST_STEPS, "rows_at_once": 3}
+    how = {"num_steps": num_steps, "traced_steps": MOST_STEPS, "rows_at_once": 3}
     return refine(key_B, canvas, decoder, strategy, **how)
 
 
@@ -366,13 +366,6 @@ class TestStrategy:
         together_BL = run(*each)
         assert_array_equal(together_BL[:, :3], run(each[0])[:, :3])
         assert_array_equal(together_BL[:, 3:9], run(each[1])[:, :6])
-
-
-def test_what_is_not_banned_may_be_written():
-    canvas = draft(keys(4), LENGTHS, 12, Uniform(), IDS)
-    wish_V = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
-    allowed = refined_by(Padir(), keys(4), canvas, 3, wish=wish_V, banned_ids=())
-    assert np.isin(np.asarray(allowed.tokens_BL)[np.asarray(canvas.editable_BL)], IDS.special).any()
 
 
 RULES = [

@@ -1,11 +1,13 @@
 """Canvases of decoders whose ids are not T5's: a mask inside the vocabulary, 0 as a token, no EOS, listed noise."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from support.fakes import keys
+from support.fakes import given, keys
 from support.refusals import refused
 
 from padir.refinement import (
@@ -22,7 +24,6 @@ from padir.refinement import (
     steps,
     until,
 )
-from padir.refinement.canvas import given
 from padir.refinement.scores import Output
 from padir.refinement.segments import is_noise
 from padir.text.ids import Ids
@@ -36,9 +37,9 @@ def wants(tokens):
     return lambda canvas: jnp.broadcast_to(9 * jax.nn.one_hot(jnp.array(tokens), V), (*canvas.tokens_BL.shape, V))
 
 
-def refined(ids, corruption, strategy, tokens=WANTED, **settings):
+def refined(ids, corruption, strategy, tokens=WANTED):
     canvas = draft(keys(1), jnp.array([6]), 6, corruption, ids)
-    return refine(keys(1), canvas, wants(tokens), strategy, num_steps=6, **settings).tokens_BL[0].tolist()
+    return refine(keys(1), canvas, wants(tokens), strategy, num_steps=6).tokens_BL[0].tolist()
 
 
 OF_MASKS = [(DecoderIds(vocab_size=V, mask_id=13, eos=eos), Mask()) for eos in (None, 1)]
@@ -61,8 +62,8 @@ def test_any_strategy_writes_the_ids_that_the_decoder_wants(number, name):
 
 def test_a_banned_id_and_a_mask_are_never_written():
     ids = DecoderIds(vocab_size=V, mask_id=20, banned=(2,), eos=1)
-    assert not {2, 20} & {*refined(ids, Mask(), Padir(), banned_ids=ids.special)}
-    assert refined(ids, Mask(), Padir(), banned_ids=(20,))[:3] == [0, 2, 19]
+    assert not {2, 20} & {*refined(ids, Mask(), Padir())}
+    assert refined(dataclasses.replace(ids, banned=()), Mask(), Padir())[:3] == [0, 2, 19]
 
 
 class TestOtherIds:
@@ -74,9 +75,6 @@ class TestOtherIds:
 
     def test_half_of_the_positions_are_not_most(self):
         assert refined(T5, Uniform(), Padir(), [0, 2, 19, 9, 5, 1])[2:] == [19, 9, 5, 1]
-
-    def test_who_names_banned_ids_knows_what_is_banned(self):
-        assert refined(T5, Uniform(), Padir(), banned_ids=T5.special)[2] == 19
 
     def test_later_passes_do_not_count(self):
         later = {7: WANTED}
@@ -160,7 +158,7 @@ class TestHoldAndUntil:
     def test_until_takes_the_first_end_that_is_not_held_of_each_segment(self):
         tokens_BL = jnp.array([[5, 4, 5, 6, 4, 4, 5, 0]])
         segment_BL = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0]])
-        canvas = hold(given(tokens_BL, segment_BL, self.IDS), jnp.arange(8)[None] == 0, tokens_BL)
+        canvas = hold(given(tokens_BL, segment_BL=segment_BL, ids=self.IDS), jnp.arange(8)[None] == 0, tokens_BL)
         assert until(canvas, 5)[0].tolist() == [True, True, True, False, True, True, True, False]
         assert until(canvas, 4)[0].tolist() == [True, True, False, False, True, False, False, False]
         assert until(canvas, 9)[0].tolist() == [True] * 7 + [False]

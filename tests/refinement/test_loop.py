@@ -15,6 +15,7 @@ from support.fakes import IDS, keys, moods, moody, oracle
 from support.refusals import refused
 
 from padir.refinement import Canvas, Fixpoint, Mask, Never, NothingOpen, Output, Proposal, Uniform, draft, refine, steps
+from padir.refinement.scores import forbid
 from padir.refinement.strategies import MaskPredict, Padir, SundaeSampling, Threshold
 
 LENGTHS = jnp.array([4, 9])
@@ -66,7 +67,7 @@ def test_rows_that_are_done_are_left_out_of_the_groups():
     assert decoded == 2 * [[0, 1], [2, 3], [4, 5]] + 2 * [[1, 0]]  # 5: there is no such row
 
 
-def test_found_tokens_are_used_unless_other_ids_are_banned():
+def test_found_tokens_are_used():
     canvas = start()
     answer_BL = jnp.where(canvas.editable_BL, 20 + jnp.arange(9), canvas.tokens_BL)
 
@@ -75,9 +76,8 @@ def test_found_tokens_are_used_unless_other_ids_are_banned():
         return Output(logits_BLV, found_BL=(answer_BL + 1, jnp.full(answer_BL.shape, -0.5)))
 
     free = np.asarray(canvas.editable_BL)
-    for banned_ids, expected_BL in ((None, answer_BL + 1), ((0,), answer_BL)):
-        refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1, banned_ids=banned_ids)
-        assert_array_equal(refined.tokens_BL[free], expected_BL[free])
+    refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1)
+    assert_array_equal(refined.tokens_BL[free], answer_BL[free] + 1)
 
 
 def test_n_steps_mean_n_decoder_passes():
@@ -168,8 +168,8 @@ def test_a_certain_token_counts_as_written():
 def test_score_is_the_log_probability_of_what_stands():
     canvas = start()
     decoder = moody()
-    refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1, banned_ids=())
-    log_prob_BLV = jax.nn.log_softmax(decoder(canvas))
+    refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1)
+    log_prob_BLV = jax.nn.log_softmax(forbid(decoder(canvas), IDS.special))
     expected_BL = jnp.take_along_axis(log_prob_BLV, refined.tokens_BL[..., None], -1)[..., 0]
     assert_close(refined.canvas.score_BL, jnp.where(canvas.editable_BL, expected_BL, 0.0))
 
@@ -313,9 +313,6 @@ class TestWrongArguments:
             ({"decoder": 3}, "decoder function Canvas, got 3"),
             ({"decoder": int}, "decoder function Canvas, got <class 'int'>"),
             (lambda: {"canvas": start().replace(tokens_BL=jnp.zeros((2, 9)))}, "canvas.tokens_BL integer numb"),
-            ({"banned_ids": (99,)}, "banned_ids[0] [0, 64), got 99"),
-            ({"banned_ids": (3, "x")}, "banned_ids[1] whole number"),
-            ({"banned_ids": 3}, "banned_ids tuple ids, got 3"),
             ({"rows_at_once": 0}, "rows_at_once least 1"),
             ({"traced_steps": "all"}, "traced_steps whole number, got 'all'"),
             ({"strategy": Own(lambda canvas: canvas)}, "Own.step function gives Proposal"),
@@ -349,7 +346,7 @@ class TestWrongArguments:
             refine(**given)
 
     def test_are_refused_before_the_first_step(self):
-        for wrong in ({"decoder": 3}, {"banned_ids": 3}, {"num_steps": 0}):
+        for wrong in ({"decoder": 3}, {"num_steps": 0}):
             given: dict = {"decoder": moody(), "strategy": Padir(), "num_steps": 2} | wrong
             with refused(f"{[*wrong][0]}"):
                 next(steps(keys(2), start(), **given))

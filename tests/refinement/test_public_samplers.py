@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from support import public_samplers as public
+from support.fakes import given
 
 from padir.refinement import DecoderIds, Factor, Output, PathPlanning, Remdm, Renoise, Threshold, hold
-from padir.refinement.canvas import given
 from padir.refinement.loop import propose
 from padir.refinement.scores import forbid
 
@@ -105,7 +105,7 @@ def start(seed):
     """Rows of masks behind a prompt of two tokens, which no strategy rewrites."""
     tokens_BL = np.full((ROWS, LENGTH), MASK)
     tokens_BL[:, :PROMPT] = np.random.RandomState(seed).randint(0, MASK, (ROWS, PROMPT))
-    canvas = given(jnp.full((ROWS, LENGTH), MASK), jnp.ones((ROWS, LENGTH), int), MASKED)
+    canvas = given(jnp.full((ROWS, LENGTH), MASK), segment_BL=jnp.ones((ROWS, LENGTH), int), ids=MASKED)
     return hold(canvas, jnp.broadcast_to(jnp.arange(LENGTH) < PROMPT, canvas.tokens_BL.shape), jnp.asarray(tokens_BL))
 
 
@@ -260,7 +260,7 @@ def test_diffusion_gemma_is_renoise(sharp, stops):
     for seed in range(100, 110):
         (weights_LV, weights_LLVV), token_u_TBLV, order_u_TBL = public.recorded_inputs(seed)
         canvas_BL = np.random.RandomState(seed).randint(0, IDS, (ROWS, LENGTH))
-        canvas = given(jnp.asarray(canvas_BL), jnp.ones((ROWS, LENGTH), int), RANDOM)
+        canvas = given(jnp.asarray(canvas_BL), segment_BL=jnp.ones((ROWS, LENGTH), int), ids=RANDOM)
         for step in range(num_steps):
             logits_BLV = public.decode((sharp * weights_LV, 3 * weights_LLVV), canvas_BL)
             uniforms = token_u_TBLV[step], order_u_TBL[step]

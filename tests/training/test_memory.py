@@ -106,7 +106,7 @@ class TestVocabularyByBlock:
         """Of all logits at once, and block by block."""
         product = lambda states, table: states @ table.T  # noqa: E731
         whole = Tally.of(product(states_BLD, table_VD), target_BL)
-        return whole, tally_by_block(product, blocks, self.BANNED, states_BLD, table_VD, target_BL)
+        return whole, Tally(*tally_by_block(product, blocks, self.BANNED, states_BLD, table_VD, target_BL))
 
     @pytest.mark.parametrize("blocks", [1, 2, 4, 8, 64, 128])
     def test_sums_and_gradients_are_those_of_all_logits(self, blocks):
