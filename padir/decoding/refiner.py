@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Bool, Int
 
 from padir.decoding.encoding import padded_length, rows_together
 from padir.decoding.fit import check_held, check_resolved
@@ -33,7 +32,7 @@ from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths
 from padir.refinement.loop import steps
-from padir.text.cleaning import text_of, without_repeats
+from padir.text.cleaning import without_repeats
 from padir.text.ids import pad_rows, round_up
 
 _NONE = PlannedDraft(0, 0)  # takes the place of a draft in a row that has none
@@ -65,18 +64,9 @@ class Refiner:
 
     def write(self, sources: Sequence[SourceSentence]) -> Written:
         """Writes the hypotheses of a batch, at least one for each draft."""
-        *_, (_, written) = self.stages(sources)
-        return written
-
-    def stages(self, sources: Sequence[SourceSentence]) -> Iterator[tuple[str, Any]]:
-        """Yields the name and the result of each stage of `write`; that of the last, "read", is its result."""
         batch = self.encode(sources)
-        yield "encode", batch
         tried = self.plan_drafts(sources, batch)
-        yield "lengths", tried
-        drafts = self.refine(batch, tried)
-        yield "refine", drafts
-        yield "read", Written(self.hypotheses(sources, batch, tried, drafts), batch)
+        return Written(self.hypotheses(sources, batch, tried, self.refine(batch, tried)), batch)
 
     def encode(self, sources: Sequence[SourceSentence]) -> EncodedBatch:
         """Encodes a batch; its arrays may not be computed yet."""
@@ -107,11 +97,11 @@ class Refiner:
 
     def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]]) -> Drafts:
         """Makes the planned drafts and refines all of them; gives them on the host."""
-        calls = self._calls(batch, tried)
+        calls = self.calls(batch, tried)
         with self.loaded.on_devices():
             return joined([on_host(refine_drafts(self.loaded.model, self.loaded.converted, *each)) for each in calls])
 
-    def _calls(
+    def calls(
         self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]]
     ) -> list[tuple[DraftInputs, RefineOptions]]:
         """The arguments of `refine_drafts` after the model and its parameters, for each width of canvas."""
@@ -142,15 +132,6 @@ class Refiner:
         # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
         # exchange rows at every step.
         return rows_together(length, self.loaded.platform) if self.loaded.mesh is None else None
-
-    def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[PlannedDraft]]) -> int | None:
-        """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
-        sizes = []
-        for inputs, options in self._calls(batch, tried):
-            with self.loaded.on_devices():
-                program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, options).compile()
-            sizes.append(getattr(program.memory_analysis(), "temp_size_in_bytes", None))
-        return None if None in sizes else max(sizes)
 
     def hypotheses(
         self,
@@ -186,7 +167,9 @@ class Refiner:
         log_prob = float(drafts.log_prob_R[row])
         # Fixed tokens count, though they have no log-probability; EOS stands where the length says and does not.
         counted = int(drafts.editable_RL[row].sum())
-        whole = self._sentence_of(drafts.tokens_RL[row], drafts.editable_RL[row])
+        in_sentence = self.loaded.card.config.geometry.collapse_mask
+        read_L = in_sentence(drafts.tokens_RL[row], drafts.editable_RL[row], self.loaded.model.ids)
+        whole = drafts.tokens_RL[row][read_L].tolist()
         tokens = whole
         if drops := self.decoding.drops_repeats:
             tokens = without_repeats(whole, repeats)
@@ -204,19 +187,6 @@ class Refiner:
             trace=trace,
         )
 
-    def _sentence_of(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"]) -> list[int]:
-        """The target ids that the model's readout reads from a canvas."""
-        return tokens_L[
-            self.loaded.card.config.geometry.collapse_mask(tokens_L, editable_L, self.loaded.model.ids)
-        ].tolist()
-
-    def canvas_text(self, tokens_L: Int[np.ndarray, " L"], editable_L: Bool[np.ndarray, " L"], source: str) -> str:
-        """The text of a canvas, without repeated tokens if the options drop them."""
-        tokens = self._sentence_of(tokens_L, editable_L)
-        if self.decoding.drops_repeats:
-            tokens = without_repeats(tokens, self.loaded.tokenizer.copied)
-        return text_of(self.loaded.tokenizer, tokens, source)
-
     def steps(self, source: SourceSentence) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass.
 
@@ -226,7 +196,7 @@ class Refiner:
             raise PadirError("steps cannot be shown with a shortlist", remedy="leave the shortlist out")
         loaded = self.loaded
         batch = self.encode([source])
-        ((inputs, options),) = self._calls(batch, [own[:1] for own in self.plan_drafts([source], batch)])
+        ((inputs, options),) = self.calls(batch, [own[:1] for own in self.plan_drafts([source], batch)])
         length = int(inputs.length_BN[0, 0])
         with loaded.on_devices():
             key_R, canvas, decoder = lay_out(loaded.model, loaded.converted, jax.tree.map(jnp.asarray, inputs), options)

@@ -13,9 +13,11 @@ import numpy as np
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import PROGRAMS
+from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.refiner import Refiner
 from padir.decoding.sentences import BatchTranslator
 from padir.decoding.translation import Translation
+from padir.decoding.writer import Written
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
 from padir.evaluation.systems import Decodings, Row, named, ways
@@ -73,10 +75,13 @@ class System:
         batch_translator = self.batch_translator(batch)
         writer = batch_translator.writer
         if isinstance(writer, Refiner):
-            written: Any = None
-            for stage, written in writer.stages(sources):
-                if stage != "read":  # which is a part of the last stage here
-                    yield stage, written
+            encoded = writer.encode(sources)
+            yield "encode", encoded
+            tried = writer.plan_drafts(sources, encoded)
+            yield "lengths", tried
+            drafts = writer.refine(encoded, tried)
+            yield "refine", drafts
+            written = Written(writer.hypotheses(sources, encoded, tried, drafts), encoded)
         else:
             written = writer.write(sources)
             yield "encode and write", written
@@ -223,14 +228,20 @@ def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_siz
 
 
 def _memory(system: System, batch: TimedBatch) -> list[Score]:
-    """Memory that refinement needs beside the model's parameters; [] for a causal model."""
+    """Memory that refinement needs beside its arguments; [] for a causal model, and if the backend does not say."""
     if system.causal:
         return []
     refiner = system.translator.refiner(system.decoding_of(batch))
     sources = system.sources(batch)
     encoded = refiner.encode(sources)
-    size = refiner.refine_memory(encoded, refiner.plan_drafts(sources, encoded))
-    return [] if size is None else [Score("temporaries_mb", size / 2**20, "XLA's temporaries of refining|batch:first")]
+    loaded, sizes = refiner.loaded, []
+    for inputs, options in refiner.calls(encoded, refiner.plan_drafts(sources, encoded)):
+        with loaded.on_devices():
+            program = refine_drafts.lower(loaded.model, loaded.converted, inputs, options).compile()
+        sizes.append(getattr(program.memory_analysis(), "temp_size_in_bytes", None))
+    if None in sizes:
+        return []
+    return [Score("temporaries_mb", max(sizes) / 2**20, "XLA's temporaries of refining|batch:first")]
 
 
 def _quality(system: System, batches: Sequence[TimedBatch], results: Sequence[Translation]) -> list[Score]:

@@ -40,6 +40,7 @@ from padir.studies.analysis.study import (
     reference_tokens,
     refined,
 )
+from padir.text.cleaning import text_of, without_repeats
 from padir.translator import Translator
 
 METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "stutter_before", "passes")
@@ -131,7 +132,6 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
     """
     check_model(translator.card.config)
     decoding = translator.resolved(decoding)
-    refiner = translator.refiner(decoding)
     targets = reference_tokens(translator, test_set)
     judged = test_set.task == TOY and test_set.source_language == "de"
     verdicts: dict[tuple[int, str], str] = {}  # most steps leave a draft as it is
@@ -139,7 +139,10 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
             return "wrong"
-        text = refiner.canvas_text(tokens_L, np.ones(len(tokens_L), bool), test_set.sources[number])
+        tokens = tokens_L.tolist()  # the canvas is the sentence (`check_model`)
+        if decoding.drops_repeats:
+            tokens = without_repeats(tokens, translator.tokenizer.copied)
+        text = text_of(translator.tokenizer, tokens, test_set.sources[number])
         if (number, text) not in verdicts:
             verdicts[number, text] = judge(test_set.sources[number], text)
         return verdicts[number, text]
