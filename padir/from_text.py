@@ -11,7 +11,7 @@ import dataclasses
 import re
 import sys
 import typing
-from collections.abc import Container
+from collections.abc import Mapping
 from typing import Any
 
 from padir.checks import fits, members, words
@@ -51,52 +51,50 @@ def own_object(name: str, noun: str) -> Any:
     return found
 
 
-def is_dataclass_of(cls: Any, protocol: Any) -> bool:
-    """True for a dataclass with all members of a protocol."""
-    fields = getattr(cls, "__dataclass_fields__", None)
-    return isinstance(cls, type) and fields is not None and {*members(protocol)} <= {*dir(cls), *fields}
+def made(name: str, noun: str, known: Mapping[str, Any], protocol: Any, values: Mapping[str, Any]) -> Any:
+    """An instance of a class in `known`, or of one's own, "module:Name", with values for its fields.
 
-
-def own_instance(name: str, noun: str, protocol: Any, values: dict[str, Any]) -> Any:
-    """An instance of a class of one's own, "module:Name", with values for its fields; `noun` is its kind in messages.
+    Integers become floats, and lists tuples, where the fields are such. `noun` is the kind of object in messages, which
+    list the known names and the fields.
 
     Raises:
-      PadirError: the module is not imported, or the class is no dataclass with the protocol's members and defaults.
+      PadirError: there is no such class, its module is not imported, or it is no dataclass with the protocol's members;
+        a field is unknown, has a value of another type, or has neither value nor default.
     """
-    cls = own_object(name, noun)
-    if not is_dataclass_of(cls, protocol):
+    own = module_of(name)
+    cls = own_object(name, noun) if own else known.get(name)
+    if cls is None:
+        of_class = next((each for each, cls in known.items() if getattr(cls, "__name__", "") == name), "")
+        remedy = f"write it as {of_class}" if of_class else nearest(name, known)
+        raise PadirError(f"no {noun} is called {name!r}", remedy=remedy)
+    fields = getattr(cls, "__dataclass_fields__", None)
+    if not isinstance(cls, type) or fields is None or not {*members(protocol)} <= {*dir(cls), *fields}:
         expected = f"a frozen dataclass with {', '.join(members(protocol)) or '__call__'}"
         raise PadirError(f"the {noun} {name}", expected, cls)
-    if missing := [each.name for each in dataclasses.fields(cls) if _default(each) is dataclasses.MISSING]:
-        raise PadirError(f"the {noun} {name} has no default for {missing[0]}", remedy="give all its fields defaults")
-    fields = checked_call(cls, name, values)
+    checked = _checked(cls, f"the {noun} {name}", values)
     try:
-        return cls(**fields)
+        return cls(**checked)
     except TypeError as error:
         raise PadirError(f"the {noun} {name} cannot be made ({error})", remedy="give all its fields defaults") from None
 
 
-def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) -> dict[str, Any]:
-    """Checks values for the fields of a dataclass that have a default; makes floats of integers and tuples of lists.
-
-    `name` is the dataclass in messages, which list its fields. `further` holds names and defaults of values that are no
-    fields.
-    """
-    hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
+def _checked(cls: Any, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for the fields of a dataclass, which is called `what` in messages."""
+    hints = typing.get_type_hints(cls)
     defaults = {each.name: _default(each) for each in dataclasses.fields(cls)}
+    if missing := [name for name in defaults.keys() - values if defaults[name] is dataclasses.MISSING]:
+        raise PadirError(f"{what} has no default for {min(missing)}", remedy="give all its fields defaults, or values")
     texts = {
-        field: f"{field}: {words(hints[field])} = {default!r}"
-        for field, default in defaults.items()
-        if default is not dataclasses.MISSING
+        name: f"{name}: {words(hints[name])}" + ("" if default is dataclasses.MISSING else f" = {default!r}")
+        for name, default in defaults.items()
     }
-    texts |= {field: f"{field}: {type(default).__name__} = {default!r}" for field, default in further.items()}
     listed = ", ".join(texts.values()) or "none"
     checked = dict(values)
     for field, value in values.items():
         if field not in texts:
-            raise PadirError(f"{name} has no hyperparameter {field!r} (it has {listed})", remedy=nearest(field, texts))
+            raise PadirError(f"{what} has no hyperparameter {field!r} (it has {listed})", remedy=nearest(field, texts))
         if not fits(value, hints[field]):
-            raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
+            raise PadirError(f"{field}={value!r} is of the wrong type for {what}: it has {listed}")
         kinds = typing.get_args(hints[field]) or (hints[field],)
         if type(value) is int and float in kinds and int not in kinds:
             checked[field] = float(value)
@@ -112,15 +110,12 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 _OF_JSON = {"true": True, "false": False, "null": None}
 
 
-def parse_call(text: str, noun: str, example: str, known: Container[str]) -> tuple[str, dict[str, Any]]:
-    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are literals of Python or JSON, or bare words.
+def named(text: str, noun: str, example: str, known: Mapping[str, Any], protocol: Any) -> Any:
+    """The object (`made`) of text such as NAME or NAME:FIELD=VALUE,FIELD=VALUE.
 
-    NAME is one of the `known` names, or "module:Name" for a class of one's own. A bare word is a string; true, false
-    and null are JSON's. The error for text of another form names the `noun`, the kind of object that the text names,
-    and an `example`.
-
-    >>> parse_call("block_gibbs:block=3,order=margin", "strategy", "threshold:tau=0.9", {"block_gibbs"})
-    ('block_gibbs', {'block': 3, 'order': 'margin'})
+    NAME is one of the `known` names, or "module:Name" for a class of one's own. Values are literals of Python or JSON,
+    or bare words, which are strings; true, false and null are JSON's. The error for text of another form shows the
+    `example`.
     """
     name, _, fields = text.partition(":")
     if name not in known and module_of(text):
@@ -131,7 +126,7 @@ def parse_call(text: str, noun: str, example: str, known: Container[str]) -> tup
         names = [keyword.arg for keyword in call.keywords]
         if call.func.id != "dict" or call.args or None in names or len({*names}) < len(names):
             raise ValueError
-        return name, {
+        values = {
             keyword.arg: _OF_JSON.get(keyword.value.id, keyword.value.id)
             if isinstance(keyword.value, ast.Name)
             else ast.literal_eval(keyword.value)
@@ -140,3 +135,4 @@ def parse_call(text: str, noun: str, example: str, known: Container[str]) -> tup
     except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError):  # the last two for deep nesting
         what = f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}"
         raise PadirError(what, got=text, remedy=OWN_CLASS) from None
+    return made(name, noun, known, protocol, values)

@@ -81,6 +81,7 @@ def test_a_name_gives_an_instance_once_the_module_is_imported(module):
 
 def test_fields_of_any_type_have_values(module):
     own = __import__(module)
+    assert get_strategy("own_parts:Open", limit=3) == own.Open(limit=3)
     found = parse_strategy("own_parts:Typed:tries=2,share=1,sizes=[3]")
     assert found == own.Typed(tries=2, share=1.0, sizes=(3,)) and isinstance(found.share, float)
     assert parse_strategy("own_parts:Typed") == own.Typed(sizes=(1, 2))
@@ -129,12 +130,12 @@ def test_the_command_line_imports_what_it_names(module, tmp_path, capsys):
 
 def test_results_and_cards_name_it_in_the_same_way(module):
     own = __import__(module)
-    from padir.models.directory import name_and_fields, recreate
+    from padir.models.directory import name_and_fields
     from padir.refinement import STRATEGIES, Strategy
 
     described = name_and_fields(own.Step(patience=3), STRATEGIES)
     assert described["name"] == "own_parts:Step"
-    assert recreate(described, STRATEGIES, Strategy) == own.Step(patience=3)
+    assert from_text.made(described.pop("name"), "strategy", STRATEGIES, Strategy, described) == own.Step(patience=3)
 
 
 def test_a_metric_must_give_a_score(module, tmp_path, capsys):

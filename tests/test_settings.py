@@ -1,5 +1,6 @@
 """Every number and name of a setting has its range: what lies just outside is refused by name, and the ends are not."""
 
+import dataclasses
 import math
 import re
 
@@ -26,7 +27,7 @@ RANGES = [
     (ModelConfig, "dropout_rate", *BELOW_1),
     (ModelConfig, "dtype", ["float16"], ["bfloat16"]),
     (ModelConfig, "mlp_activations", [("rleu",)], [("gelu", "linear")]),
-    (ModelConfig, "length_head", ["toekn"], ["token", "oracle"]),
+    (ModelConfig, "length_head", ["toekn", "oracle"], ["token"]),
     (ModelConfig, "rejecter_judges", ["argmax"], ["prediction"]),
     *((cls, "rate", *RATE) for cls in (Uniform, Mask, MaskRange)),
     *((Intervals, name, *COUNT) for name in ("log", "checkpoint", "max_to_keep")),
@@ -100,7 +101,8 @@ def test_ranges(cls, name, refused, allowed):
 def test_every_decoding_option_is_described_typed_and_has_a_range():
     attributes = (Decoding.__doc__ or "").partition("Attributes:")[2].partition("\n\n")[0]
     described = re.findall(r"^ {6}(\w+): ", attributes, re.MULTILINE)
-    assert described == [*DecodingOptions.__annotations__] == [*OPTIONS]
+    fields = [field.name for field in dataclasses.fields(Decoding)]
+    assert described == [*DecodingOptions.__annotations__] == [*OPTIONS] == fields
     numbers = {name for name, option in OPTIONS.items() if option.kind in (int, float)}
     assert numbers - {name for cls, name, *_ in RANGES if cls is Decoding} == set()
     assert EXPORTED <= OPTIONS.keys()

@@ -20,7 +20,7 @@ from padir.decoding.ranker import Ranker, ranker_of, reads_normalization
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
-from padir.from_text import checked_call, module_of, own_instance, parse_call
+from padir.from_text import module_of, named
 from padir.options import COUNTS, MODES, OF_OBJECTS, OPTIONS, Mode, Precision, choosing
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
@@ -270,10 +270,6 @@ class Decoding:
         return Beam(self.beam, self.length_penalty)
 
 
-_differ = {field.name for field in dataclasses.fields(Decoding)} ^ OPTIONS.keys()
-assert not _differ, f"a row of the table without a field, or a field without a row: {sorted(_differ)}"
-
-
 OF_A_CALL = ("target_lengths", "truncate", "trace", "template", "terms", "align", "split", "progress")
 """The arguments of `Translator.translate` beside the options, one of which a wrong name may mean."""
 
@@ -302,19 +298,12 @@ def _check_frozen(name: str, value: Strategy | Corruption | Ranker | str | None)
 
 def _canvas(text: str) -> Corruption:
     """Makes a corruption of text such as "mask" or "mask_range:masks=4"."""
-    name, values = parse_call(text, "canvas", "uniform", CORRUPTIONS)
-    if module_of(name):
-        return own_instance(name, "canvas", Corruption, values)
-    checks.one_of(CORRUPTIONS, canvas=name)
-    return CORRUPTIONS[name](**checked_call(CORRUPTIONS[name], name, values))
+    return named(text, "canvas", "uniform", CORRUPTIONS, Corruption)
 
 
 def _fusion(text: str) -> Fusion | None:
     """Makes weights of text such as "bigrams" or "bigrams:weight=0.5,bonus=3"; "none" is None."""
-    known = ("bigrams", "none")
-    name, values = parse_call(text, "fusion", "bigrams:weight=0.5", known)
-    checks.one_of(known, fusion=name)
-    return None if name == "none" else Fusion(**checked_call(Fusion, name, values))
+    return None if text == "none" else named(text, "fusion", "bigrams:weight=0.5", {"bigrams": Fusion}, Fusion)
 
 
 def _shortlist(path: str | os.PathLike[str]) -> Shortlist | None:
@@ -324,10 +313,7 @@ def _shortlist(path: str | os.PathLike[str]) -> Shortlist | None:
 
 def _rerank(text: str) -> Ranker | str:
     """The rule of a class of one's own; other names stay, because the model or its rule is made when it is needed."""
-    if not module_of(text):
-        return text
-    name, values = parse_call(text, "rule", "module:Name", ())
-    return own_instance(name, "rule", Ranker, values)
+    return named(text, "rule", "module:Name", {}, Ranker) if module_of(text) else text
 
 
 FROM_TEXT: dict[str, Any] = {

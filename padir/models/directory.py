@@ -14,7 +14,6 @@ import dataclasses
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
@@ -30,7 +29,7 @@ import safetensors.numpy
 from padir import checks
 from padir.checks import from_json
 from padir.errors import PadirError, first_line
-from padir.from_text import is_dataclass_of
+from padir.from_text import made
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.params import param_shapes
 from padir.pretrained import PRETRAINED, model_folder
@@ -229,20 +228,10 @@ def _for_card(kind: str, instance: Any, known: dict[str, Any]) -> dict[str, Any]
     return name_and_fields(instance, known)
 
 
-def recreate(description: dict[str, Any], known: dict[str, Any], protocol: type) -> Any:
-    """Makes the instance that `name_and_fields` described, of a class in `known` or in a module that was imported.
-
-    Another name raises a PadirError, as do classes without the protocol's members, because strangers write cards. An
-    unknown or wrong hyperparameter raises a TypeError.
-    """
-    name = description["name"]
-    module, _, attribute = name.partition(":")
-    found = known.get(name) or vars(sys.modules.get(module, object)).get(attribute)
-    if not is_dataclass_of(found, protocol):
-        what = f"the model's card names {name!r}, which padir does not know"
-        remedy = "import its module (--allow_imports MODULE), or give the instance to Translator.load"
-        raise PadirError(what, remedy=remedy)
-    return from_json(found, {key: value for key, value in description.items() if key != "name"})
+def _described(description: Any, noun: str, known: dict[str, Any], protocol: type) -> Any:
+    """The instance that `name_and_fields` described, of a class in `known` or in a module that was imported."""
+    values = {**description}
+    return made(values.pop("name"), noun, known, protocol, values)
 
 
 @checks.settings
@@ -326,6 +315,9 @@ class ModelCard:
         """
         got = data.get("format") if isinstance(data, dict) else None
         if got != FORMAT:
+            if not config.causal:
+                corruption = corruption or _described(data["corruption"], "corruption", CORRUPTIONS, Corruption)
+                strategy = strategy or _described(data["strategy"], "strategy", STRATEGIES, Strategy)
             raise PadirError("the format of model.json", str(FORMAT), got, "use the padir version that wrote it")
         try:
             config = from_json(ModelConfig, data["config"])
@@ -340,10 +332,8 @@ class ModelCard:
             return ModelCard(
                 config=config,
                 ids=from_json(Ids, data["ids"]),
-                corruption=None
-                if config.causal
-                else corruption or recreate(data["corruption"], CORRUPTIONS, Corruption),
-                strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES, Strategy),
+                corruption=corruption,
+                strategy=strategy,
                 weights=from_json(Weights, data["weights"]),
                 **described,
             )

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from padir.checks import words_of
-from padir.errors import PadirError, nearest
-from padir.from_text import checked_call, module_of, own_instance, parse_call
+from padir.errors import PadirError
+from padir.from_text import made, named
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, Factor, Renoise, Threshold
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, PredictionRejecter, Rejecter, RewriteAll
@@ -46,13 +46,7 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
     >>> get_strategy("threshold", tau=1)
     Threshold(tau=1.0, final_tau=None, schedule=None)
     """
-    if module_of(name):
-        return own_instance(name, "strategy", Strategy, hyperparameters)
-    if name not in STRATEGIES:
-        of_class = next((known for known, cls in STRATEGIES.items() if getattr(cls, "__name__", "") == name), "")
-        remedy = f"write it as {of_class}" if of_class else nearest(name, STRATEGIES)
-        raise PadirError(f"no strategy is called {name!r}", remedy=remedy)
-    return STRATEGIES[name](**checked_call(STRATEGIES[name], name, hyperparameters))
+    return made(name, "strategy", STRATEGIES, Strategy, hyperparameters)
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -61,8 +55,7 @@ def parse_strategy(text: str) -> Strategy:
     >>> parse_strategy("block_gibbs:block=3,order=margin")
     BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
     """
-    name, values = parse_call(text, "strategy", "threshold:tau=0.9", STRATEGIES)
-    return get_strategy(name, **values)
+    return named(text, "strategy", "threshold:tau=0.9", STRATEGIES, Strategy)
 
 
 @runtime_checkable
