@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 import jax
-import numpy as np
 
 from padir import checks
 from padir.constrained.placeholders import marked_spans, translate_marked
@@ -46,7 +45,7 @@ from padir.models.transformer import Transformer
 from padir.options import LENGTHS
 from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
-from padir.reporting.trace import Step
+from padir.reporting.trace import Step, step_of
 from padir.storage.folders import check_vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.ids import sorted_batches
@@ -255,10 +254,8 @@ class Translator(SentenceTranslator):
         (spans,) = marked_spans(self, [read.text], chosen.placeholders)
         sentence = spans.text if spans is not None and spans.text else read.text
         (tokens,), _ = self.loaded.source_tokens([sentence], False)
-        pieces = self.tokenizer.pieces
-        for tokens_L, score_L in refiner.steps(SourceSentence(sentence, tokens)):
-            scores = (None if np.isnan(score) else float(score) for score in score_L)
-            yield Step(tuple(pieces[i] for i in tokens_L), tuple(scores))
+        for canvas in refiner.steps(SourceSentence(sentence, tokens)):
+            yield step_of(self.tokenizer.pieces, *canvas)
 
     def _checked_lengths(self, texts: Sequence[str], target_lengths: list[int], decoding: Decoding) -> list[int]:
         if not self.refines(decoding):

@@ -25,7 +25,7 @@ from padir.data.kinds import check_lines
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.reporting.patience import progress_bar
-from padir.reporting.trace import Step, Trace, render_html, render_text
+from padir.reporting.trace import Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
 from padir.streaming import lines, translate_lines, translation_row
 from padir.text.lines import TimedReader, open_bytes
@@ -138,7 +138,7 @@ def _show_steps(args: argparse.Namespace, source: str, result: Translation, trac
     """Print a translation's steps for --trace, and keep the first translations for --html."""
     if not result.trace or not (args.trace or len(traces) < _SHOWN):
         return
-    trace = Trace(source, tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace), result.text)
+    trace = Trace(source, result.trace, result.text)
     if args.trace:
         left_out = f"\nleft out: {result.broken} characters whose bytes are no text" if result.broken else ""
         print(render_text(trace) + left_out, file=sys.stderr)

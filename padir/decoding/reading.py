@@ -15,9 +15,10 @@ from padir.decoding.loaded import EncodedBatch, LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import Ranker
 from padir.decoding.scoring import with_causal_scores
-from padir.decoding.translation import StepTrace, Translation
+from padir.decoding.translation import Translation
 from padir.decoding.writer import Shapes, Written
 from padir.errors import PadirError, first_line
+from padir.reporting.trace import step_of
 from padir.text.cleaning import broken, clean, text_of
 from padir.text.ids import PADDING, UNK, Ids
 
@@ -187,21 +188,10 @@ def _translation(
         length=hypothesis.length,
         passes=int(hypothesis.passes),
         hypotheses=number,
-        trace=_trace(loaded, hypothesis),
+        trace=hypothesis.trace and tuple(map(functools.partial(step_of, loaded.tokenizer.pieces), *hypothesis.trace)),
         oscillated=hypothesis.oscillated,
         fell_back=hypothesis.fell_back,
         whole_text=whole_text,
         broken=broken(text, source.text),
         read_again=hypothesis.causal is not None,
-    )
-
-
-def _trace(loaded: LoadedModel, hypothesis: Hypothesis) -> StepTrace | None:
-    """The pieces and log-probabilities of the draft and of every step; None if the steps were not traced."""
-    if hypothesis.trace is None:
-        return None
-    pieces = loaded.tokenizer.pieces
-    return tuple(
-        (tuple(pieces[i] for i in tokens_L), tuple(None if np.isnan(score) else float(score) for score in scores_L))
-        for tokens_L, scores_L in zip(*hypothesis.trace, strict=True)
     )

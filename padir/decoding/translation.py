@@ -11,9 +11,6 @@ from padir.reporting.trace import Step, Trace
 from padir.text.cleaning import one_line
 from padir.text.normalise import Normalised
 
-StepTrace = tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...]
-"""Pieces and log-probabilities of the draft and of every step; None where nothing was written."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
@@ -28,8 +25,8 @@ class Translation:
       passes: number of decoder passes of the best row (for a causal model one per position), and of what was written
         again for lost spans, terms or unknown words; 0 for an empty line.
       hypotheses: number of refined drafts, of sentences read out of one canvas, or of rows that were searched.
-      trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line
-        and for a text that was written again because it lost a span or had an unknown word.
+      trace: if requested, the draft and every step; None for an empty line and for a text that was written again
+        because it lost a span or had an unknown word.
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), the best hypotheses as translations of their own: this one, then the
         others by falling rank. A text that several hypotheses have is listed once, where it comes first;
@@ -50,7 +47,7 @@ class Translation:
     length: int
     passes: int
     hypotheses: int = 1
-    trace: StepTrace | None = None
+    trace: tuple[Step, ...] | None = None
     truncated: bool = False
     candidates: tuple[Translation, ...] = ()
     oscillated: bool = False
@@ -70,6 +67,7 @@ class Translation:
         True
         """
         fields = {name: _tuples(value) for name, value in row.items() if name != "candidates"}
+        fields["trace"] = fields["trace"] and tuple(Step(*step) for step in fields["trace"])
         return Translation(**fields, candidates=tuple(map(Translation.of_json, row["candidates"])))
 
     def rewritten(self, change: Callable[[str], str]) -> Translation:
@@ -89,7 +87,7 @@ class Translation:
         """HTML of the translation for notebooks: every step if the translation has a trace, otherwise its text."""
         if not self.trace:
             return f"<p>{html.escape(self.text)}</p>"
-        return Trace("", tuple(Step(*step) for step in self.trace), self.text)._repr_html_()
+        return Trace("", self.trace, self.text)._repr_html_()
 
 
 def _tuples(value: Any) -> Any:

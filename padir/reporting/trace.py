@@ -7,36 +7,31 @@ import html
 import itertools
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from padir.errors import PadirError
 from padir.reporting.page import STYLE, page
 
 SPACE = "\u2581"  # SentencePiece's sign for a space; it stands at the beginning of a piece
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The canvas after one step.
 
     Attributes:
       pieces: L SentencePiece pieces, with U+2581 for a space.
-      log_probs: natural log-probability of each piece when it was last written; None for EOS and hidden positions;
-        not shown for step 0.
-
-    Raises:
-      PadirError: the numbers of pieces and log-probabilities differ.
+      log_probs: natural log-probability of each piece when it was last written; None where nothing was written, as for
+        EOS and hidden positions; not shown for step 0.
     """
 
     pieces: tuple[str, ...]
     log_probs: tuple[float | None, ...]
 
-    def __post_init__(self):
-        if len(self.pieces) != len(self.log_probs):
-            raise PadirError(
-                f"expected a log-probability for each of {len(self.pieces)} pieces, got {len(self.log_probs)}:"
-                " give both at the same positions"
-            )
+
+def step_of(pieces: Sequence[str], tokens: Iterable[int], scores: Iterable[Any]) -> Step:
+    """The step of a canvas, whose scores are NaN where nothing was written; `pieces` are those of all ids."""
+    log_probs = (None if math.isnan(score) else float(score) for score in scores)
+    return Step(tuple(pieces[i] for i in tokens), tuple(log_probs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,23 +42,11 @@ class Trace:
       source: the source text; "" omits it from the page.
       steps: the first canvas (step 0, noise) and the canvas after each step, all of L pieces.
       output: the text of the last canvas.
-
-    Raises:
-      PadirError: no steps, or steps of different lengths.
     """
 
     source: str
     steps: tuple[Step, ...]
     output: str
-
-    def __post_init__(self):
-        lengths = [len(step.pieces) for step in self.steps]
-        if not lengths:
-            raise PadirError("a trace needs the initial canvas as its step 0, got no steps")
-        if len(set(lengths)) > 1:
-            raise PadirError(
-                f"all steps of a trace have the same positions, got {lengths} pieces: keep EOS and padding"
-            )
 
     def changed(self, step: int) -> tuple[bool, ...]:
         """True for each of the L pieces that differs from the step before; all False at step 0."""

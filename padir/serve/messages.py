@@ -262,8 +262,8 @@ def _translated(
         found.read_again = result.read_again
     if asked.trace:
         found.trace = [
-            AnswerStep(pieces, [None if p is None else _finite(p) for p in log_probs])
-            for pieces, log_probs in result.trace or ()
+            AnswerStep(step.pieces, [None if p is None else _finite(p) for p in step.log_probs])
+            for step in result.trace or ()
         ]
     return found
 

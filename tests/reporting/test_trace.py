@@ -4,7 +4,6 @@ import html.parser
 import math
 
 import pytest
-from support.refusals import refuses
 
 from padir.reporting.trace import Step, Trace, render_html, render_text
 
@@ -164,9 +163,3 @@ def test_a_page_without_a_source_has_no_row_for_it():
 
 def test_page_of_no_sentences():
     assert "0 sentences" in render_html([]) and Page(render_html([])).rows == []
-
-
-def test_misfit_traces_are_refused():
-    refuses(lambda: Step(("a", "b"), (0.0,)), "each of 2 pieces, got 1")
-    refuses(lambda: Trace("x", (), "x"), "no steps")
-    refuses(lambda: Trace("x", (step("a"), step("a", "b")), "x"), "[1, 2] pieces")
