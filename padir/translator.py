@@ -140,8 +140,7 @@ class Translator(SentenceTranslator):
           decoding: the decoding options; None for the model's own (`ModelCard.decoding`). `changes` replaces some of
             them (`Decoding.changed`), for example num_steps=4, num_lengths=5, strategy="mask_predict" or
             precision="int8".
-          target_lengths: lengths in tokens, EOS included, for models with the oracle length head, or to compare with
-            predicted lengths.
+          target_lengths: lengths in tokens, EOS included, in place of predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
           trace: record the draft and every step of the best hypothesis.
           template: text and gaps of each translation, or of all: "I ___ to the station." has a gap of any length, and
@@ -301,11 +300,11 @@ class Translator(SentenceTranslator):
     ) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
 
-        Sources that are longer than the model takes are cut. If the model has no length head "token", or the head knows
-        fewer than k lengths, a PadirError is raised.
+        Sources that are longer than the model takes are cut. If the model has no length head, or the head knows fewer
+        than k lengths, a PadirError is raised.
         """
         if not self.card.config.length_token:
-            raise PadirError("the model predicts no target lengths", remedy="take one with the length head 'token'")
+            raise PadirError("the model predicts no target lengths", remedy="take one with a length head")
         read = [each.text for each in self.loaded.plain_texts(checks.strings("texts", texts))]
         tokens, _ = self.loaded.source_tokens(read, truncate=True)
         results: list[list[int]] = [[] for _ in tokens]

@@ -46,9 +46,6 @@ def exportable(translator: Translator, decoding: Decoding) -> Decoding:
     if not translator.refines(decoding):
         remedy = "choose it, or leave the mode out" if config.dual else "take a model that refines drafts"
         raise PadirError("an export needs the mode refine", remedy=remedy)
-    if config.length_head == "oracle":
-        what = "the model's length head is 'oracle', which predicts no length"
-        raise PadirError(what, remedy="export a model with another length head")
     if decoding.fusion is not None:  # the browser has no table: a draft is read as without it
         _log.warning("the export decodes without the table of bigrams: prefix_beam and fusion are left out")
         decoding = decoding.without("fusion", "prefix_beam")

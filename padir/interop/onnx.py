@@ -2,7 +2,7 @@
 
 A folder of `export_onnx` holds
 
-    encode.onnx      source_BS -> memory and, with the length head "token", log_prob_BM of the target lengths 1 .. M
+    encode.onnx      source_BS -> memory and, with a length head, log_prob_BM of the target lengths 1 .. M
     refine.onnx      source_BS, memory, tokens_BNL -> best_BNL and score_BNL: one pass over N drafts of a sentence;
                      a model that writes blanks also takes blank_penalty
     score.onnx       of a dual model, source_BS, memory, target_BNL -> log_prob_BN, the causal side's score of a target
@@ -100,8 +100,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     """The options of `exportable`; refuses what the programs or the loop do not have."""
     config, decoding = translator.card.config, exportable(translator, decoding)
     has = {
-        'the length head "token" with length_unit=1, or a canvas of one length': config.length_unit == 1
-        and (config.length_token or not config.predicts_length),
+        "length_unit=1": config.length_unit == 1,
         "a decoder with positional attention": config.positional_attention,
         "no rejecter": not config.rejecter,
         'the readout "plain" or "ctc"': config.readout in ("plain", "ctc"),

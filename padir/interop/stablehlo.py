@@ -93,7 +93,7 @@ def jax_programs(
 def _encode(loaded: LoadedModel, decoding: Decoding, target_length: int) -> Callable[..., Any]:
     """The function that encodes sources and predicts the lengths of their targets."""
     config = loaded.card.config
-    num_lengths = config.max_length if config.predicts_length else 1  # the number of lengths to choose from
+    num_lengths = config.max_length if config.length_token else 1  # the number of lengths to choose from
 
     def encode(params, source_BS):
         encoded, cross_kv = encoding.encode(loaded.model, params, source_BS)

@@ -123,7 +123,7 @@ def distill(
 
     Raises:
       PadirError: the data are damaged or of other languages than the teacher, the output folder holds other files or is
-        being written by another process, or the teacher has the length head "oracle" or cannot take the options.
+        being written by another process, or the teacher cannot take the options.
     """
     data_dir = Path(data_dir)
     output_dir = Path(output_dir).absolute()
@@ -297,8 +297,6 @@ def check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path) 
     if languages != manifest.source.languages:
         of_data = "-".join(manifest.source.languages)
         raise PadirError(f"the teacher translates {'-'.join(languages)}, but {data_dir} is {of_data}")
-    if card.config.length_head == "oracle" and not card.config.causal:
-        raise PadirError("a teacher must predict lengths, but this one has the length head 'oracle': give another")
 
 
 def validation_bleu(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ directory, which holds weights, vocabulary and `ModelCard`.
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard, Weights, load_model, save_model
 from padir.models.encoder import Encoded
-from padir.models.length import LengthOutput, make_length_head
+from padir.models.length import LengthOutput
 from padir.models.params import count_parameters, init_params, param_axes, param_shapes, quantise
 from padir.models.transformer import Transformer
 
@@ -20,7 +20,6 @@ __all__ = [
     "Transformer",
     "Weights",
     "count_parameters",
-    "make_length_head",
     "init_params",
     "load_model",
     "param_axes",

@@ -17,29 +17,7 @@ from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 REMAT: dict[Any, Any] = {"all": None, "attention": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
-ACTIVATIONS = (  # functions of jax.nn, and "linear"
-    "linear",
-    "relu",
-    "gelu",
-    "silu",
-    "swish",
-    "sigmoid",
-    "tanh",
-    "elu",
-    "selu",
-    "celu",
-    "relu6",
-    "leaky_relu",
-    "softplus",
-    "mish",
-    "squareplus",
-    "soft_sign",
-    "log_sigmoid",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_tanh",
-)
-LENGTH_HEADS = ("token", "oracle")
+ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "sigmoid", "tanh")  # "linear", and functions of jax.nn
 _MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 
@@ -63,9 +41,9 @@ class ModelConfig:
       readout: one of `padir.readout.READOUTS`, which determines the size of the canvas and reads the sentence out of
         it: "plain", in which the canvas is the sentence, or "ctc", in which it is an alignment. "module:NAME" is the
         `Readout` of another module.
-      length_head: one of `padir.models.config.LENGTH_HEADS`; None means "token", or no head where no length is
-        predicted: with the readout "ctc", and in autoregressive models.
-      length_unit: only for the head "token", the number of neighbouring lengths that share a class. With 2, the classes
+      length_head: None or "token", which mean the same: a head that predicts target lengths, except with the readout
+        "ctc" and in autoregressive models, where only None is allowed.
+      length_unit: only with a length head, the number of neighbouring lengths that share a class. With 2, the classes
         stand for the lengths 1 and 2, 3 and 4, ... (target lengths downsampled by 2, as in SUNDAE, Savinov et al., ICLR
         2022). The lengths of a class are equally likely. Decoding tries this number of lengths unless
         `Decoding.num_lengths` is given.
@@ -119,8 +97,8 @@ class ModelConfig:
     remat: Annotated[str | bool, partial(checks.one_of, (False, *REMAT))] = False
 
     def __post_init__(self):
-        heads = (None, *LENGTH_HEADS) if self.predicts_length else (None,)
-        remedy = "" if self.predicts_length else "leave it out, because no length is predicted"
+        heads = (None, "token") if self.length_token else (None,)
+        remedy = "" if self.length_token else "leave it out, because no length is predicted"
         checks.one_of(heads, remedy, **{"ModelConfig.length_head": self.length_head})
         checks.within(1, self.max_length, **{"ModelConfig.length_unit": self.length_unit})
         if not 1 <= len(self.mlp_activations) <= _MOST_ACTIVATIONS:
@@ -128,21 +106,19 @@ class ModelConfig:
             raise PadirError(f"ModelConfig.mlp_activations must be 1 to {_MOST_ACTIVATIONS} names, got {got:,}")
         for activation in self.mlp_activations:
             checks.one_of(ACTIVATIONS, **{"ModelConfig.mlp_activations": activation})
-        if self.causal and (self.decontextualised or self.rejecter):
-            raise PadirError("causal=True excludes decontextualised=True and rejecter=True: unset one")
+        if (self.causal or self.dual) and (self.decontextualised or self.rejecter):
+            name = "causal" if self.causal else "dual"
+            raise PadirError(f"{name}=True excludes decontextualised=True and rejecter=True: unset one")
         if self.decontextualised and self.rejecter and self.rejecter_judges == "token":
             what = "rejecter=True, which judges the very token that a decontextualised decoder does not see"
             remedy = 'unset one, or set rejecter_judges="prediction"'
             raise PadirError(f"decontextualised=True excludes {what}", remedy=remedy)
         if excluded := [name for name in find_readout(self.readout).excludes if getattr(self, name)]:
             raise PadirError(f'readout="{self.readout}" excludes {excluded[0]}=True: unset one')
-        if self.dual and (self.decontextualised or self.rejecter):
-            raise PadirError("dual=True excludes decontextualised=True and rejecter=True: unset one")
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
         if self.length_unit > 1 and not self.length_token:
-            expected = "1 without the length head 'token', which has classes"
-            raise PadirError("ModelConfig.length_unit", expected, self.length_unit, 'set length_head="token"')
+            raise PadirError("ModelConfig.length_unit", "1 without a length head, which has classes", self.length_unit)
 
     def as_causal(self) -> ModelConfig:
         """The configuration of a dual model as an autoregressive one.
@@ -188,12 +164,7 @@ class ModelConfig:
         return self.dual or not self.causal
 
     @property
-    def predicts_length(self) -> bool:
-        """True if a head predicts target lengths, so that source segments may begin with the [LENGTH] token."""
+    def length_token(self) -> bool:
+        """True if a head predicts target lengths, at the [LENGTH] token that begins each source segment."""
         by_head = find_readout(self.readout).geometry.canvas_length(1) is None
         return by_head and (self.dual or not self.causal)
-
-    @property
-    def length_token(self) -> bool:
-        """True if the length head is "token", whose source segments begin with the [LENGTH] token."""
-        return self.predicts_length and self.length_head in (None, "token")

@@ -1,4 +1,4 @@
-"""Length heads, which predict the number of target tokens of each segment, EOS included, from the encoder's output."""
+"""The length head, which predicts the number of target tokens of each segment, EOS included."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from jaxtyping import Array, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
 from padir.models.layers import Embed
-from padir.readout import Geometry
-from padir.text.ids import segment_lengths
 
 
 @flax.struct.dataclass
 class LengthOutput:
-    """Prediction of each segment's target length: a distribution, the canvas's length, or nothing (head "oracle").
+    """Prediction of each segment's target length: a distribution, the canvas's length, or nothing in a causal model.
 
-    `logits_BGM` are logits of the lengths 1 .. M (index i means length i + 1), of the head "token". `canvas_BG` is the
+    `logits_BGM` are logits of the lengths 1 .. M (index i means length i + 1), of the length head. `canvas_BG` is the
     length that a readout's geometry gives, which is no prediction.
     """
 
@@ -31,7 +28,7 @@ class LengthOutput:
 
 
 class TokenLength(nn.Module):
-    """Length head "token", the default: a classifier on the encoder's output at each segment's [LENGTH] token.
+    """The length head: a classifier on the encoder's output at each segment's [LENGTH] token.
 
     A class stands for `unit` neighbouring lengths, which get equal shares of its probability.
     """
@@ -53,32 +50,6 @@ class TokenLength(nn.Module):
         return LengthOutput(logits_BGM=jnp.repeat(logits_BGC, self.unit, axis=-1)[..., : self.max_length])
 
 
-class OracleLength(nn.Module):
-    """Length head "oracle": no prediction; the caller gives the lengths, such as the reference's lengths."""
-
-    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
-        return LengthOutput()
-
-
-class CanvasLength(nn.Module):
-    """The length of the canvas that a readout's geometry gives to a source."""
-
-    geometry: Geometry
-
-    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
-        canvas_BG = self.geometry.canvas_length(segment_lengths(segment_BS, num_segments))
-        return LengthOutput(canvas_BG=jnp.asarray(canvas_BG))
-
-
-def make_length_head(config: ModelConfig) -> nn.Module:
-    """Makes the length head of a model; without one, the readout gives the size, or the decoder ends itself."""
-    if not config.predicts_length:
-        return OracleLength() if config.causal else CanvasLength(config.geometry)
-    if config.length_token:
-        return TokenLength(config.width, config.max_length, config.length_unit)
-    return OracleLength()
-
-
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def top_lengths(
     output: LengthOutput, k: int, length_window: bool = False, min_p: float | Float[Array, ""] = 0.0
@@ -94,7 +65,7 @@ def top_lengths(
     function cannot. Where the readout gives the canvas's length, it is the only length.
 
     Raises:
-      PadirError: nothing is known of the length, or there are fewer than k lengths.
+      PadirError: there are fewer than k lengths.
 
     >>> top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2).tolist()
     [[3, 2]]
@@ -104,8 +75,7 @@ def top_lengths(
     if output.canvas_BG is not None:
         checks.within(1, 1, "the source gives the canvas's length", num_lengths=k)
         return output.canvas_BG[:, :1]
-    if output.logits_BGM is None:
-        raise PadirError("the model's length head is 'oracle': give the target lengths")
+    assert output.logits_BGM is not None
     log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
     if k > log_prob_BM.shape[-1]:
         raise PadirError("num_lengths", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)

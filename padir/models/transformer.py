@@ -24,14 +24,14 @@ from padir.models.config import ModelConfig
 from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, shift_right
 from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Dense, Embed, KeysValues
-from padir.models.length import make_length_head
+from padir.models.length import LengthOutput, TokenLength
 from padir.models.products import dot
 from padir.readout.prefix_beam import PrefixScore
 from padir.readout.tally import Factors, Logits
 from padir.refinement.canvas import Canvas
 from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
 from padir.refinement.segments import same_segment
-from padir.text.ids import Ids, at_most
+from padir.text.ids import Ids, at_most, segment_lengths
 
 MOST_LOGITS = 2**21  # 8 MB of logits, which fit into CPU caches and are fastest to compute all at once
 
@@ -58,7 +58,8 @@ class Transformer(nn.Module):
         self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, self.config.jax_dtype)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config, self.ids.num_embeddings)
-        self.length_predictor = make_length_head(self.config)
+        if self.config.length_token:
+            self.length_predictor = TokenLength(self.config.width, self.config.max_length, self.config.length_unit)
         if self.config.rejecter:
             self.rejecter = RejecterHead()
         if self.config.readout_rules.head is not None:
@@ -72,17 +73,22 @@ class Transformer(nn.Module):
         num_segments: int = 1,
         deterministic: bool = True,
     ) -> Encoded:
-        """Encodes source rows and predicts the target length of each segment.
+        """Encodes source rows and predicts the target length of each segment, or takes it from the readout.
 
         Args:
-          source_BS: source segments; each begins with the [LENGTH] id if the length head is "token".
+          source_BS: source segments; each begins with the [LENGTH] id if there is a length head.
           segment_BS: 1 .. num_segments, 0 for padding.
           num_segments: G, the maximum number of segments in a row (static).
         """
         memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
-        text_BS = jnp.where(source_BS == self.ids.length, 0, segment_BS) if self.config.length_token else segment_BS
-        length = self.length_predictor(memory_BSD, source_BS == self.ids.length, segment_BS, num_segments)
-        return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)
+        if self.config.length_token:
+            is_length_BS = source_BS == self.ids.length
+            length = self.length_predictor(memory_BSD, is_length_BS, segment_BS, num_segments)
+            return Encoded(memory_BSD, jnp.where(is_length_BS, 0, segment_BS), length)
+        canvas_BG = None
+        if not self.config.causal:
+            canvas_BG = jnp.asarray(self.config.geometry.canvas_length(segment_lengths(segment_BS, num_segments)))
+        return Encoded(memory_BSD, segment_BS, LengthOutput(canvas_BG=canvas_BG))
 
     def cross_kv(self, memory_BSD: Float[Array, "B S D"]) -> CrossKeysValues:
         """Cross-attention keys and values of each decoder layer, for all training stages or all refinement steps."""

@@ -127,8 +127,6 @@ class Engine:
 
     def _limited_counts(self, config: ModelConfig) -> tuple[int, ...]:
         """The numbers of drafts of batches; checks the server's own options of refining against the limits."""
-        if config.length_head == "oracle":
-            raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
         limits = self.limits
         if self._works(**{self.counted_by: 2}):
             self.most_lengths = min(limits.max_lengths, config.max_length)

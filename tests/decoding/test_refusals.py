@@ -36,7 +36,6 @@ LONG = "eins " * 39 + "eins"
 MODELS = {
     "plain": {},
     "masks": {"corruption": Mask()},
-    "oracle": {"length_head": "oracle"},
     "causal": {"causal": True},
     "ctc": {"readout": "ctc", "max_length": 16},
     "ctc_dual": {"readout": "ctc", "dual": True, "max_length": 16},
@@ -118,7 +117,6 @@ OPTIONS = {
         ({"canvas": MaskRange()}, "or train with that noise"),
         ({"num_drafts": 2}, "num_drafts ... 1 for a canvas without randomness, got 2"),
     ],
-    "oracle": [({}, "'oracle': give the target lengths")],
     "causal": [
         ({"num_steps": 2}, f"num_steps {REFINE}: leave num_steps out"),
         ({"strategy": Padir()}, f"strategy {REFINE}"),
@@ -154,7 +152,7 @@ def test_options_that_have_no_meaning_are_refused(models, model, options, words)
         refuses(Decoding, words, **options)
 
 
-NO_LENGTH = "predicts no target lengths: take one with the length head 'token'"
+NO_LENGTH = "predicts no target lengths: take one with a length head"
 CALLS = [
     (lambda m: m.plain.steps(["eins"]), "text must be a string, got ['eins']"),
     (lambda m: next(m.plain.steps(" ")), "text must be a sentence, got ' '"),
@@ -163,10 +161,7 @@ CALLS = [
     (lambda m: m.ctc.score(["eins"], ["one"]), "gives targets no probability"),
     (lambda m: m.causal.score(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
     (lambda m: m.causal.score(["eins", "eins"], ["one", LONG]), "a target has 40 tokens, the model takes 7"),
-    *(
-        (lambda m, name=name: getattr(m, name).predict_lengths(["eins"]), NO_LENGTH)
-        for name in ("ctc", "causal", "oracle")
-    ),
+    *((lambda m, name=name: getattr(m, name).predict_lengths(["eins"]), NO_LENGTH) for name in ("ctc", "causal")),
     (lambda m: m.plain.align(["eins", "zwei"], ["one"]), "2 sources need 2 targets, got 1"),
     (lambda m: m.plain.align([LONG], ["one"]), "a text has 40 tokens, the model takes 7 ... truncate=True"),
     (lambda m: m.plain.align(["eins"], [LONG]), "a target has 40 tokens, the model takes 7 ... truncate=True"),
@@ -271,7 +266,6 @@ def test_folders_of_other_models_are_refused(models, tmp_path):
     named = (Decoding(rerank=str(tmp_path / "causal"), num_lengths=each) for each in (2, 3))
     one, other = (models.plain.resolved(each).rerank for each in named)
     assert one.score_fn is other.score_fn  # loaded once
-    assert (one.length_normalization, other.length_normalization) == (1.0, 0.5)
     for options in ({"strategy": Padir()}, {"corruption": Uniform()}):
         refuses(Translator.load, "neither corruption nor strat", tmp_path / "causal", **options)
     before = sorted(tmp_path.rglob("*"))

@@ -25,8 +25,8 @@ class Fake(Translator):
 
     has_own_engine = False
 
-    def __init__(self, causal=False, length_head=None, refuses=()):
-        config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
+    def __init__(self, causal=False, refuses=()):
+        config = ModelConfig(max_length=8, causal=causal)
         self.card = types.SimpleNamespace(
             config=config,
             strategy=Padir(),

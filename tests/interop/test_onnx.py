@@ -215,7 +215,7 @@ def test_the_causal_side(tokenizer, tmp_path, sizes):
     ("sizes", "options", "message"),
     [
         ({"causal": True}, {}, "needs the mode refine"),
-        ({"length_unit": 2}, {}, 'needs the length head "token" with length_unit=1, or a canvas of one length'),
+        ({"length_unit": 2}, {}, "needs length_unit=1"),
         ({"decontextualised": True}, {}, "needs a decoder with positional attention"),
         ({"mlp_activations": ("silu",)}, {}, "needs the MLP functions linear, relu, gelu"),
     ],

@@ -73,7 +73,6 @@ def test_refine_writes_what_the_translator_writes(tokenizer, sizes, decoding):
     [
         ({"causal": True}, {}, {}, "needs the mode refine"),
         ({"dual": True}, {"mode": "causal"}, {}, "needs the mode refine"),
-        ({"length_head": "oracle"}, {}, {}, "oracle"),
         (CTC, {"prefix_beam": 2}, {}, "prefix_beam"),
         ({}, {"n_best": 2}, {}, "n_best"),
         ({}, {"placeholders": "tags"}, {}, "placeholders"),

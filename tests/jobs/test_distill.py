@@ -42,13 +42,12 @@ class Dictionary(Translator):
 
     card = tokenizer = None  # of an instance, in place of its loaded model's
 
-    def __init__(self, tokenizer, words=None, limit=99, stop_at=None, languages=("de", "en"), length_head="token"):
+    def __init__(self, tokenizer, words=None, limit=99, stop_at=None, languages=("de", "en")):
         self.words = dict(zip(GERMAN, ENGLISH, strict=True)) | (words or {})
         self.tokenizer, self.limit, self.stop_at, self.calls = tokenizer, limit, stop_at, []
-        config = dataclasses.replace(TINY, length_head=length_head)
         source, target = languages
         self.card = types.SimpleNamespace(
-            config=config,
+            config=TINY,
             corruption=Mixed(),
             strategy=Padir(),
             source_language=source,
@@ -330,7 +329,6 @@ def test_teachers_that_cannot(data, tmp_path, tokenizer):
     prepare(Listed(TRAIN, splits=("validation",)), tokenizer, tmp_path / "bare", progress=False)
     for changes, folder, words in (
         ({"languages": ("en", "de")}, data, "the teacher translates en-de, but ... data is de-en"),
-        ({"length_head": "oracle"}, data, "has the length head 'oracle'"),
         ({}, tmp_path / "bare", "has no training split"),
     ):
         refuses(run, words, teacher(tokenizer, **changes), folder, tmp_path / "out")

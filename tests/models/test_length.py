@@ -78,13 +78,10 @@ def test_a_model_of_halved_lengths():
     ("make", "words"),
     [
         (lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4), "most 3 lengths got 4"),
-        (lambda: top_lengths(LengthOutput(), 1), "give target lengths"),
-        (lambda: ModelConfig(length_head="length"), "None, token, oracle"),
+        (lambda: ModelConfig(length_head="length"), "None, token, got 'length'"),
         (lambda: ModelConfig(length_unit=0), "length_unit [1, 256], got 0"),
-        (
-            lambda: ModelConfig(length_unit=2, length_head="oracle"),
-            "1 without length head 'token', classes, got 2",
-        ),
+        (lambda: ModelConfig(length_head="oracle"), "None, token, got 'oracle'"),
+        (lambda: ModelConfig(length_unit=2, readout="ctc"), "1 without a length head, which has classes, got 2"),
     ],
 )
 def test_wrong_choices(make, words):

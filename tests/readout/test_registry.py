@@ -119,7 +119,7 @@ class TestContract:
         geometry = find_readout(name).geometry
         longest = geometry.longest_source(32)
         canvas, more = geometry.canvas_length(longest), geometry.canvas_length(longest + 1)
-        assert (canvas is None) == ModelConfig(readout=name).predicts_length
+        assert (canvas is None) == ModelConfig(readout=name).length_token
         assert canvas is None or canvas <= 32 < more
 
     def test_arrays_of_numpy_and_jax_collapse_alike(self, name):

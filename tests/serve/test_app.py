@@ -12,7 +12,7 @@ from support.refusals import refuses
 from support.serving import ask, connection, engine_of, figure, running, same, turned_away
 from support.tiny_model import random_translator
 
-from padir import Decoding, PadirError, Translator
+from padir import Decoding, Translator
 from padir.decoding.encoding import encode
 from padir.decoding.hypothesis import not_finite
 from padir.decoding.refine_batch import refine_drafts
@@ -304,10 +304,6 @@ class TestRefusals:
 
 
 class TestLengths:
-    def test_a_model_that_needs_them_is_refused(self, tokenizer):
-        with pytest.raises(PadirError, match="needs given lengths: serve another model"):
-            engine_of(random_translator(tokenizer, length_head="oracle", max_length=8))
-
     @pytest.mark.parametrize("options", [{"mode": "causal"}, {"mode": "refine", "num_lengths": 5}])
     def test_no_batch_takes_long(self, tokenizer, options):
         """Each mode has batches of 32 sentences up to 32 tokens; more tokens, lengths or passes have 8 or 1."""
