@@ -187,29 +187,6 @@ def write_targets(
     return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B
 
 
-@PROGRAMS.add
-@functools.partial(jax.jit, static_argnums=0)
-def score_targets(
-    model: Transformer,
-    params: Any,
-    source_BS: Int[Array, "B S"] | np.ndarray,
-    target_BL: Int[Array, "B L"] | np.ndarray,
-) -> Float[Array, "B L"]:
-    """A causal model's log-probability of each token of given targets, in one teacher-forced pass; 0 at padding.
-
-    Args:
-      source_BS, target_BL: one sentence with its EOS in each row, and its target with EOS.
-    """
-    source_BS, target_BL = jnp.asarray(source_BS), jnp.asarray(target_BL)
-    present_BL = target_BL > 0
-    bound = model.bind({"params": params})
-    encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
-    cross_kv = bound.cross_kv(encoded.memory_BSD)
-    logits_BLV = bound.teacher_force(target_BL, present_BL.astype(jnp.int32), cross_kv, encoded.segment_BS)
-    at_target_BL = jnp.take_along_axis(logits_BLV, target_BL[..., None], axis=-1)[..., 0]
-    return jnp.where(present_BL, at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1), 0.0)
-
-
 class PrefixTrees(NamedTuple):
     """The N targets of each sentence as a tree: a node for each of their prefixes, in the order of a depth-first walk.
 

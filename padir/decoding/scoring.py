@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
-from padir.decoding.autoregressive import PrefixTrees, score_targets, score_trees
+from padir.decoding.autoregressive import PrefixTrees, score_trees
 from padir.decoding.encoding import POSITIONS, padded_length
 from padir.decoding.hypothesis import Hypothesis, not_finite
 from padir.decoding.loaded import EncodedBatch, LoadedModel
@@ -26,11 +28,11 @@ def score_pairs(
     """Log-probability of each target, a token list with EOS, given its source."""
     results = [TargetScore(0.0, 0)] * len(sources)
     for some in sorted_batches(range(len(sources)), batch_size, lambda i: (len(sources[i]), len(targets[i]))):
-        source_BS = loaded.place(loaded.padded([sources[i] for i in some], batch_size))
-        target_BL = loaded.place(loaded.padded([targets[i] for i in some], batch_size))
-        with loaded.on_devices():
-            log_prob_BL = score_targets(loaded.model, loaded.converted, source_BS, target_BL)
-        for i, log_prob in zip(some, on_host(log_prob_BL.sum(-1)).tolist(), strict=False):
+        batch = loaded.encode([sources[i] for i in some], batch_size)
+        trees = [[targets[i]] for i in some] + [[[]]] * (len(batch.source_BS) - len(some))
+        width = padded_length(max(len(targets[i]) for i in some))
+        memory = batch.cross_kv, batch.encoded.segment_BS
+        for i, log_prob in zip(some, _log_probs(loaded, memory, trees, width)[:, 0].tolist(), strict=False):
             if np.isnan(log_prob):
                 raise not_finite()
             results[i] = TargetScore(log_prob, len(targets[i]))
@@ -64,14 +66,9 @@ def with_causal_scores(
         longest = max(len(target) for own in targets for target in own)
         width = padded_length(longest, batch.source_BS.shape[1:])
     memory = batch.cross_kv, batch.encoded.segment_BS
-    with loaded.on_devices():
-        if len(read) < size:
-            memory = jax.tree.map(lambda x: x[np.array(read)], memory)
-        trees = loaded.place(PrefixTrees.of(targets, width))
-        group = None
-        if loaded.mesh is None:
-            group = min(trees.token_BU.size, POSITIONS if loaded.platform == "cpu" else _PREFIXES)
-        log_prob_BN = on_host(score_trees(loaded.side("causal").model, loaded.converted, *memory, trees, group=group))
+    if len(read) < size:
+        memory = jax.tree.map(lambda x: x[np.array(read)], memory)
+    log_prob_BN = _log_probs(loaded, memory, targets, width)
     found = [[*own] for own in hypotheses]
     for b, place in places.items():
         found[b] = [
@@ -79,3 +76,15 @@ def with_causal_scores(
             for n, each in enumerate(hypotheses[b])
         ]
     return found
+
+
+def _log_probs(
+    loaded: LoadedModel, memory: Any, targets: Sequence[Sequence[list[int]]], width: int
+) -> Float[np.ndarray, "B N"]:
+    """The log-probability of each of the targets of an encoded batch, whose trees are made for rows of a width."""
+    trees = loaded.place(PrefixTrees.of(targets, width))
+    group = None
+    if loaded.mesh is None:
+        group = min(trees.token_BU.size, POSITIONS if loaded.platform == "cpu" else _PREFIXES)
+    with loaded.on_devices():
+        return on_host(score_trees(loaded.side("causal").model, loaded.converted, *memory, trees, group=group))

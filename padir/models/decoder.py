@@ -73,7 +73,7 @@ class DecoderLayer(nn.Module):
         self.dropout = make_dropout(c)
 
     def cross_kv(self, memory_BSD):
-        return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
+        return self.encoder_decoder_attention.keys_values(memory_BSD)
 
     def positional(self, position_PD, position_BL=None):
         """Positional attention's queries and keys at the positions of each row, or the logits that all rows share.
@@ -94,7 +94,7 @@ class DecoderLayer(nn.Module):
         x = keep_rows(x)
         y = self.pre_self_attention_layer_norm(x)
         context = y if given.context_BLD is None else given.context_BLD
-        keys_values = self.self_attention.keys_values(context, context)
+        keys_values = self.self_attention.keys_values(context)
         y = self.self_attention(y, keys_values, mask_BLL, given.bias, deterministic=deterministic)
         if given.context_BLD is not None:  # a query whose keys are all masked would attend to all of them evenly
             y = jnp.where(mask_BLL.any(-1, keepdims=True), y, 0)
@@ -116,7 +116,7 @@ class DecoderLayer(nn.Module):
             new = new.reshape(cached.shape[0], -1, *new.shape[2:])  # N hypotheses of each of B sentences
             return jax.lax.dynamic_update_slice_in_dim(cached, new, begin, axis=1)
 
-        cache = jax.tree.map(write, cache, self.self_attention.keys_values(y, y))
+        cache = jax.tree.map(write, cache, self.self_attention.keys_values(y))
         x = x_R1D + self.self_attention(y, cache, mask, bias)
         return self._cross_and_mlp(x, cross_kv, cross_mask, deterministic=True), cache
 

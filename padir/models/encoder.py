@@ -41,7 +41,7 @@ class EncoderLayer(nn.Module):
     def __call__(self, x, mask, bias, deterministic):
         x = keep_rows(x)
         y = self.pre_attention_layer_norm(x)
-        y = self.attention(y, self.attention.keys_values(y, y), mask, bias, deterministic=deterministic)
+        y = self.attention(y, self.attention.keys_values(y), mask, bias, deterministic=deterministic)
         x = x + self.dropout(y, deterministic=deterministic)
         y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
         return x + self.dropout(y, deterministic=deterministic)

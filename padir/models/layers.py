@@ -207,9 +207,9 @@ class Attention(nn.Module):
     def _split(self, x_BLD: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
         return x_BLD.reshape(*x_BLD.shape[:-1], self.config.heads, self.config.head_dim)
 
-    def keys_values(self, keys_BSD, values_BSD) -> KeysValues:
-        """Projects two arrays of vectors to keys and values."""
-        return self._split(self.key(keys_BSD)), self.values(values_BSD)
+    def keys_values(self, x_BSD) -> KeysValues:
+        """Projects vectors to keys and values."""
+        return self._split(self.key(x_BSD)), self.values(x_BSD)
 
     def queries_keys(self, x_BLD) -> tuple[Float[Array, "B L H K"], Float[Array, "B L H K"]]:
         """Projects vectors to queries and keys."""

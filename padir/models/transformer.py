@@ -1,11 +1,11 @@
 """The encoder-decoder Transformer, with the parameter names and shapes of T5X.
 
-A translation calls `encode` and `cross_kv` once, and `decode` in each refinement step. A causal model, the
-autoregressive baseline, has other methods in place of `decode`: `teacher_force` (known targets) and `next_logits` (one
-position, with cached keys and values of the earlier ones).
+A translation calls `encode` and `cross_kv` once, and `draft_states` and `output` in each refinement step. A causal
+model, the autoregressive baseline, has other methods in place of `draft_states`: `target_states` (known targets) and
+`next_logits` (one position, with cached keys and values of the earlier ones).
 
-Logits [R, L, V] are large. Training therefore does not call `decode` or `teacher_force`, but `draft_states` or
-`target_states`, and then `all_logits`, whose sums need only some of the logits at a time.
+Logits [R, L, V] are large. Training therefore does not call `output`, but `all_logits`, whose sums need only some of
+the logits at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CrossKeysValues = tuple[KeysValues, ...]
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder model, to be applied with `method=` "encode", "cross_kv" or "decode".
+    """The encoder-decoder model, to be applied with `method=` "encode", "cross_kv" or "draft_states".
 
     `__call__` runs encoder and decoder, for initialisation. `ids.num_embeddings` is the number of rows of the embedding
     table; the readout says which sentinels may be written.
@@ -108,14 +108,6 @@ class Transformer(nn.Module):
             remedy = "shorten the rows, or train with a larger max_length"
             raise PadirError("target positions", f"at most the model's max_length of {most}", length, remedy)
         return self.decoder.positional(length, position_BL)
-
-    def decode(self, tokens_BL, segment_BL, *memory, find_best: bool = False, **further: Any) -> Output:
-        """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
-
-        Takes the arguments of `draft_states`, and raises its errors; `find_best` has the same meaning as in `output`.
-        """
-        states_BLD = self.draft_states(tokens_BL, segment_BL, *memory, **further)
-        return self.output(states_BLD, segment_BL > 0, find_best=find_best)
 
     def output(
         self,
@@ -199,10 +191,6 @@ class Transformer(nn.Module):
         x = self.token_embedder(tokens_BL)
         return self.decoder(x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic)
 
-    def teacher_force(self, *inputs: Any, **further: Any) -> Float[Array, "R L V"]:
-        """Logits of a causal model at every position, float32; takes the arguments of `target_states`."""
-        return self.logits(self.target_states(*inputs, **further))
-
     def target_states(
         self,
         target_BL: Int[Array, "R L"],
@@ -259,7 +247,7 @@ class Transformer(nn.Module):
             `position` this is the hypothesis's own number. So a beam search reorders hypotheses without copying the
             cache.
           cache: the result of `empty_cache` at the first position, later the cache from the previous call.
-          cross_kv, source_segment_BS: as in `decode`; the hypotheses of a sentence share them.
+          cross_kv, source_segment_BS: as in `draft_states`; the hypotheses of a sentence share them.
         """
         self._require_causal()
         batch, hypotheses = token_BN.shape
@@ -319,8 +307,9 @@ class Transformer(nn.Module):
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)
         cross_kv = self.cross_kv(encoded.memory_BSD)
-        decode = self.teacher_force if self.config.causal else self.decode
-        return decode(tokens_BL, target_segment_BL, cross_kv, encoded.segment_BS), encoded
+        states = self.target_states if self.config.causal else self.draft_states
+        states_BLD = states(tokens_BL, target_segment_BL, cross_kv, encoded.segment_BS)
+        return self.output(states_BLD, target_segment_BL > 0), encoded
 
 
 def _logits_of(dtype, square, states, table):

@@ -1,6 +1,7 @@
 """The causal model: cached and uncached, alone and in a batch, searching and scoring, agree."""
 
 import dataclasses
+import functools
 import random
 
 import jax
@@ -9,13 +10,12 @@ import numpy as np
 import pytest
 from support.fakes import IDS
 from support.refusals import refuses
-from support.tiny import pairs, rows_of, tiny_model
+from support.tiny import decoded, pairs, rows_of, tiny_model
 
 from padir.decoding.autoregressive import (
     PrefixTrees,
     generate,
     length_limits,
-    score_targets,
     score_trees,
     write_targets,
 )
@@ -38,11 +38,6 @@ def causal():
     return model, params
 
 
-def of_several(model, params, source_BS, target_RL):
-    """`score_targets` of as many targets for each source."""
-    return score_targets(model, params, jnp.repeat(source_BS, len(target_RL) // len(source_BS), axis=0), target_RL)
-
-
 def memory(model, params, source_BS):
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
@@ -50,8 +45,17 @@ def memory(model, params, source_BS):
 
 
 def forced(model, params, batch):
-    bound, cross_kv, source_segment_BS = memory(model, params, batch.source_BS)
-    return bound.teacher_force(batch.target_BL, batch.target_segment_BL, cross_kv, source_segment_BS)
+    bound, *inputs = memory(model, params, batch.source_BS)
+    return decoded(bound, batch.target_BL, batch.target_segment_BL, *inputs).logits_BLV
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def scored(model, params, source_BS, target_RL):
+    """The log-probability of each token of as many targets for each source, teacher-forced; 0 at padding."""
+    present_RL = jnp.asarray(target_RL) > 0
+    bound, *inputs = memory(model, params, jnp.repeat(source_BS, len(target_RL) // len(source_BS), axis=0))
+    log_prob_RLV = jax.nn.log_softmax(decoded(bound, target_RL, present_RL.astype(jnp.int32), *inputs).logits_BLV)
+    return jnp.where(present_RL, jnp.take_along_axis(log_prob_RLV, target_RL[..., None], axis=-1)[..., 0], 0.0)
 
 
 class TestCache:
@@ -63,8 +67,8 @@ class TestCache:
         def uncached(tokens_BNL, slot_BNL, position, cache):
             """The whole row again, for each of its positions."""
             tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
-            logits_RLV = bound.teacher_force(tokens_RL, jnp.ones_like(tokens_RL), cross_kv, source_segment_BS)
-            return logits_RLV[:, position].reshape(*tokens_BNL.shape[:2], -1), cache
+            output = decoded(bound, tokens_RL, jnp.ones_like(tokens_RL), cross_kv, source_segment_BS)
+            return output.logits_BLV[:, position].reshape(*tokens_BNL.shape[:2], -1), cache
 
         with_cache, score_BN, passes_B = write_targets(
             model, params, SOURCES.source_BS, LIMITS, search=search, max_length=16, seed=0
@@ -77,7 +81,7 @@ class TestCache:
         np.testing.assert_array_equal(passes_B, passes_without_B)
         np.testing.assert_allclose(with_cache.log_prob_BN, without.log_prob_BN, rtol=1e-4)
         # Scoring gives the hypotheses the same log-probabilities.
-        log_prob_RL = of_several(model, params, SOURCES.source_BS, with_cache.tokens_BNL.reshape(-1, 16))
+        log_prob_RL = scored(model, params, SOURCES.source_BS, with_cache.tokens_BNL.reshape(-1, 16))
         log_prob_BN, done = log_prob_RL.sum(-1).reshape(with_cache.done_BN.shape), np.asarray(with_cache.done_BN)
         np.testing.assert_allclose(with_cache.log_prob_BN[done], log_prob_BN[done], rtol=1e-4)
         np.testing.assert_array_equal(score_BN > -jnp.inf, done)
@@ -89,7 +93,7 @@ class TestCache:
         half = Transformer(dataclasses.replace(model.config, dtype="bfloat16"), IDS)
         rows, _, _ = write_targets(half, params, SOURCES.source_BS, LIMITS, search=Beam(1), max_length=16, seed=0)
         present = np.asarray(rows.tokens_BNL[:, 0]) > 0
-        log_prob_BL = score_targets(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
+        log_prob_BL = scored(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
         np.testing.assert_allclose(rows.log_prob_BN[:, 0], log_prob_BL.sum(-1), rtol=0.05)
         assert present.any() and half.bind({"params": params}).empty_cache(1, 1, 4)[0][0].dtype == jnp.bfloat16
 
@@ -113,7 +117,7 @@ class TestHypotheses:
         _, *inputs = memory(model, params, SOURCES.source_BS)
         log_prob_BN = score_trees(model, params, *inputs, PrefixTrees.of(targets, 8), group=8)
         target_RL = pad_rows([each for own in targets for each in own], 32)
-        expected_RL = of_several(model, params, SOURCES.source_BS, target_RL)
+        expected_RL = scored(model, params, SOURCES.source_BS, target_RL)
         np.testing.assert_allclose(log_prob_BN, expected_RL.sum(-1).reshape(4, 5), rtol=1e-4, atol=1e-4)
 
     def test_a_prefix_of_several_targets_is_one_node(self):
@@ -153,8 +157,10 @@ class TestConfig:
     def test_each_kind_refuses_the_passes_of_the_other(self, causal):
         bound, cross_kv, segment_BS = memory(*causal, SOURCES.source_BS)
         target_BL = SOURCES.target_BL
-        refuses(bound.decode, "cannot decode a draft", target_BL, SOURCES.target_segment_BL, cross_kv, segment_BS)
-        refuses(score_targets, "only a causal model", *tiny_model(), SOURCES.source_BS, target_BL)
+        inputs = target_BL, SOURCES.target_segment_BL, cross_kv, segment_BS
+        refuses(bound.draft_states, "cannot decode a draft", *inputs)
+        model, params = tiny_model()
+        refuses(model.bind({"params": params}).target_states, "only a causal model", *inputs)
 
     def test_causal_buckets(self):
         # 16 exact distances, then 16 + floor(16 * log(n / 16) / log(8)) up to 31; nothing to the right is told apart.

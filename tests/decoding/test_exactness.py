@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.tiny import decoded
 
 from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
@@ -38,7 +39,7 @@ def plainly(model, params, source_BS, length, strategy, corruption):
 
     def logits(tokens_BL):
         seen = tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
-        return model.bind({"params": params}).decode(*seen).logits_BLV
+        return decoded(model.bind({"params": params}), *seen).logits_BLV
 
     refined = refine(
         key_R, canvas, lambda canvas: logits(canvas.tokens_BL), strategy, num_steps=STEPS, traced_steps=STEPS

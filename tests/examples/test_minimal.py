@@ -14,7 +14,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from support.closeness import assert_close
 from support.fakes import keys
-from support.tiny import drawn_params, rows_of
+from support.tiny import decoded, drawn_params, rows_of
 
 from padir.models import ModelConfig, Transformer
 from padir.models.length import top_lengths
@@ -111,7 +111,7 @@ def refined_by(models, batch):
 
         def decoder(canvas):
             cross_kv = bound.cross_kv(encoded.memory_BSD)
-            return bound.decode(canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS)
+            return decoded(bound, canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS)
 
         strategy = Padir(end_cycles=False)
         return canvas, refine(keys(len(LENGTHS)), canvas, decoder, strategy, num_steps=num_steps)

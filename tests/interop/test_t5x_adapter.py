@@ -387,7 +387,7 @@ def test_a_t5_of_t5x_means_the_same_here(tokenizer, tmp_path):
     arrays = (source, source > 0, target, target > 0)
     got, encoded = model.apply({"params": tree}, *(jnp.asarray(each, jnp.int32) for each in arrays))
     real = target > 0
-    np.testing.assert_allclose(np.asarray(got)[real], np.asarray(expected)[real], atol=2e-4, rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(got.logits_BLV)[real], np.asarray(expected)[real], atol=2e-4, rtol=1e-4)
     np.testing.assert_allclose(
         np.asarray(encoded.memory_BSD)[source > 0], np.asarray(memory)[source > 0], atol=1e-4, rtol=1e-4
     )

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from support.fakes import IDS, keys, moody, stepped
 from support.refusals import refused
-from support.tiny import pairs, rows_of, tiny_model
+from support.tiny import decoded, pairs, rows_of, tiny_model
 from support.tiny_model import random_translator
 
 from padir.models.config import ModelConfig
@@ -33,8 +33,8 @@ def decode(model, params, batch, tokens_BL, visible_BLL=None, packed=False):
     position_BL = jnp.where(segment_BL > 0, positions_in_segment(segment_BL), 0) if packed else None
     positional = bound.positional(tokens_BL.shape[1], position_BL)
     kv = bound.cross_kv(encoded.memory_BSD)
-    return bound.decode(
-        tokens_BL, segment_BL, kv, encoded.segment_BS, positional=positional, visible_BLL=visible_BLL
+    return decoded(
+        bound, tokens_BL, segment_BL, kv, encoded.segment_BS, positional=positional, visible_BLL=visible_BLL
     ).logits_BLV
 
 

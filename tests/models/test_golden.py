@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from support.tiny import decoded
 
 from padir.models import ModelConfig, Transformer
 from padir.models.layers import relative_position_bucket
@@ -82,7 +83,7 @@ def test_forward_pass_and_lengths(positional, tied):
     present_BL = tokens_BL > 0
     present_BL[:, 0] = True
     cross_kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
-    decode = jax.jit(functools.partial(model.apply, method="decode", mutable="intermediates"))
+    decode = jax.jit(functools.partial(model.apply, method=decoded, mutable="intermediates"))
     output, sown = decode(
         variables, jnp.asarray(tokens_BL), jnp.asarray(present_BL, jnp.int32), cross_kv, encoded.segment_BS
     )

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from support.tiny import drawn_params
+from support.tiny import decoded, drawn_params
 from support.tiny_model import TINY, random_translator
 
 from padir.decoding import Beam, autoregressive, encoding, refine_batch
@@ -33,8 +33,7 @@ def outputs(model, params):
     bound = model.bind({"params": params})
     encoded = bound.encode(SOURCE_BS, (SOURCE_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)
-    decode = bound.teacher_force if model.config.causal else bound.decode
-    return encoded, decode(SOURCE_BS, (SOURCE_BS > 0).astype(jnp.int32), cross_kv, encoded.segment_BS)
+    return encoded, decoded(bound, SOURCE_BS, (SOURCE_BS > 0).astype(jnp.int32), cross_kv, encoded.segment_BS)
 
 
 @pytest.mark.parametrize("sizes", KINDS.values(), ids=KINDS)

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from support.closeness import assert_close
 from support.fakes import IDS
 from support.refusals import refused
-from support.tiny import pairs, rows_of, tiny_model
+from support.tiny import decoded, pairs, rows_of, tiny_model
 
 from padir.models import ModelConfig, Transformer, count_parameters, quantise
 from padir.refinement.scores import best_tokens, forbid
@@ -36,7 +36,7 @@ def forward(model, params, batch, num_segments=1, packed=False):
         cross_kv,
         encoded.segment_BS,
         positional=model.apply(variables, length, position_BL, method="positional"),
-        method="decode",
+        method=decoded,
     )
     return output.logits_BLV, encoded
 
@@ -65,7 +65,7 @@ def test_hypotheses_share_the_memory_of_their_sentence():
 
     @jax.jit
     def decode(cross_kv, segment_BS):
-        return model.apply(variables, *flat, cross_kv, segment_BS, method="decode").logits_BLV
+        return model.apply(variables, *flat, cross_kv, segment_BS, method=decoded).logits_BLV
 
     shared = decode(cross_kv, encoded.segment_BS)
     repeated_kv = jax.tree.map(lambda x: jnp.repeat(x, 2, 0), cross_kv)
@@ -109,7 +109,7 @@ def test_the_best_tokens_are_found_without_logits(tied, quantised, monkeypatch):
         bound = model.bind({"params": params})
         encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
         batch = APART.target_BL, APART.target_segment_BL, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS
-        output = bound.decode(*batch, find_best=find_best)
+        output = decoded(bound, *batch, find_best=find_best)
         assert (output.found_BL is not None) == find_best
         return output.best() if find_best else best_tokens(forbid(output.logits_BLV, ids.special))
 

@@ -40,6 +40,12 @@ def drawn_params(model, seed=0):
     return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(lambda: init_params(model, seed=0)))
 
 
+def decoded(bound, tokens_BL, segment_BL, *memory, find_best=False, **further):
+    """The output of either kind of decoder, which reads a draft or a target."""
+    states = bound.target_states if bound.config.causal else bound.draft_states
+    return bound.output(states(tokens_BL, segment_BL, *memory, **further), segment_BL > 0, find_best=find_best)
+
+
 def one_layer_model(**changes):
     """`tiny_model` with one layer in encoder and decoder, which compiles in half the time."""
     return tiny_model(encoder_layers=1, decoder_layers=1, **changes)

@@ -13,7 +13,7 @@ from support.fakes import IDS, keys
 from support.objectives import check_packing, gradient, run
 from support.published_rules import factors
 from support.refusals import refused
-from support.tiny import one_layer_model, pairs, rows_of
+from support.tiny import decoded, one_layer_model, pairs, rows_of
 
 from padir.models import LengthOutput, ModelConfig, Transformer
 from padir.refinement import (
@@ -73,12 +73,12 @@ def unchanged(key_B, canvas, output, target_BL, chosen_BL, *, progress):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def decoded(model, params, tokens_BL):
+def output_of(model, params, tokens_BL):
     """The decoder's output for canvases of the targets of `APART`."""
     bound = model.bind({"params": params})
     encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
     cross_kv = bound.cross_kv(encoded.memory_BSD)
-    return bound.decode(tokens_BL, APART.target_segment_BL, cross_kv, encoded.segment_BS)
+    return decoded(bound, tokens_BL, APART.target_segment_BL, cross_kv, encoded.segment_BS)
 
 
 def _free(batch):
@@ -139,7 +139,7 @@ class TestStages:
         def filled_by(params):
             noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
             canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
-            output = Output(forbid(decoded(model, params, noisy_BL).logits_BLV, IDS.special))
+            output = Output(forbid(output_of(model, params, noisy_BL).logits_BLV, IDS.special))
             return FromStrategy(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)[0]
 
         filled = filled_by(params)
@@ -243,7 +243,7 @@ class TestNormaliser:
         model, params = one_layer_model()
         objective = Objective(Third(), unchanged, ("noised", "all"), normaliser=normaliser, length_weight=0.0)
         mean = mean_loss(*run(model, params, APART, objective))
-        logits_BLV = decoded(model, params, jnp.where(third_BL, IDS.mask, APART.target_BL)).logits_BLV
+        logits_BLV = output_of(model, params, jnp.where(third_BL, IDS.mask, APART.target_BL)).logits_BLV
         loss_BL = -jnp.take_along_axis(jax.nn.log_softmax(logits_BLV), APART.target_BL[..., None], -1)[..., 0]
         weight_BL = np.float32(third_BL | (APART.target_BL == IDS.eos))
         first_BL, later_BL = factors(normaliser, weight_BL, np.asarray(APART.target_BL))
@@ -325,7 +325,7 @@ class TestRejecter:
         loss, sums = run(model, params, APART, objective)
         editable_BL = _free(APART)
         shown_BL = jnp.where(editable_BL & (rate == 1.0), IDS.mask, APART.target_BL)
-        keep_BL = decoded(model, params, shown_BL).keep_logits_BL
+        keep_BL = output_of(model, params, shown_BL).keep_logits_BL
         expected = jnp.log1p(jnp.exp(sign * keep_BL))[editable_BL].sum()
         assert_allclose(sums.rejecter.loss, expected, rtol=1e-5)
         assert "rejecter_loss" in step_metrics(sums, seconds=1.0)
@@ -341,7 +341,7 @@ class TestRejecter:
         canvas, chosen_BL = objective.first_canvas(
             jax.random.split(jax.random.split(jax.random.key(0), 3)[0], 3), APART, model
         )
-        output = decoded(model, params, canvas.tokens_BL)
+        output = output_of(model, params, canvas.tokens_BL)
         right_BL = output.logits_BLV.argmax(-1) == APART.target_BL
         per_BL = jnp.where(right_BL, jnp.logaddexp(0, -output.keep_logits_BL), jnp.logaddexp(0, output.keep_logits_BL))
         counts_BL = APART.target_BL > 0  # all target tokens, whatever the weight of the stage

@@ -73,15 +73,15 @@ def attend(
 ) -> tuple[Maps, Int[Array, "R L"]]:
     """Runs one pass over drafts; returns its attention and the best token of each position.
 
-    Arguments and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
+    Arguments and errors are those of `Transformer.draft_states`; rows are sentence-major, R = B * N.
     """
-    output, sown = model.apply(
+    states_RLD, sown = model.apply(
         {"params": params},
         tokens_RL,
         segment_RL,
         cross_kv,
         source_segment_BS,
-        method="decode",
+        method="draft_states",
         mutable=["intermediates"],
     )
     layers = sown["intermediates"]["decoder"]
@@ -93,7 +93,8 @@ def attend(
 
     positional = gather(_NAMES["positional"]) if model.config.positional_attention else None
     maps = Maps(gather(_NAMES["own"]), gather(_NAMES["cross"]), positional)
-    return maps, best_tokens(forbid(output.logits_BLV, model.ids.special))[0]
+    logits_RLV = model.bind({"params": params}).logits(states_RLD)
+    return maps, best_tokens(forbid(logits_RLV, model.ids.special))[0]
 
 
 def _by_row(attn, rows: int, length: int):

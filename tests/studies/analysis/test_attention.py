@@ -71,7 +71,9 @@ def test_who_does_not_ask_gets_the_same_program(looked):
 
     def decode(mutable):
         args = (tokens_BL, segment_BL, *memory)
-        return jax.make_jaxpr(lambda p: model.apply({"params": p}, *args, method="decode", mutable=mutable))(params)
+        return jax.make_jaxpr(lambda p: model.apply({"params": p}, *args, method="draft_states", mutable=mutable))(
+            params
+        )
 
     plain, asked = decode(False), decode(["intermediates"])
     assert len(asked.jaxpr.outvars) == len(plain.jaxpr.outvars) + 2 * 3  # layers × kinds
