@@ -1,7 +1,7 @@
 """Sequence-level distillation (Kim & Rush, EMNLP 2016): a prepared folder with a teacher's translations as targets.
 
-1. Decode every training record's source back to text; order the sources by length, longest first.
-2. Translate the sources in chunks, each of which is written to disk; memory holds a few numbers for each record.
+1. Decode every training record's source back to text.
+2. Translate the sources in chunks of 16 batches, each of which is written to disk.
 3. Write a prepared folder: the same source tokens, the translations in the folder's own vocabulary, and copies of all
    files that do not belong to the training split. The folder gets its final name when it is complete.
 
@@ -21,9 +21,8 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,6 @@ from padir.evaluation import TestSet, evaluate
 from padir.models.directory import load_model
 from padir.pretrained import model_folder
 from padir.reporting.patience import progress_bar
-from padir.storage.files import write_errors
 from padir.storage.folders import Chunks, atomic_folder, folder_lock, vacant
 from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.storage.remote import RemoteFolder
@@ -61,7 +59,6 @@ from padir.text.spans import marks_of
 from padir.translator import Translator
 
 SPLIT = "train"
-_ENCODE_BATCH = 1024
 UNFINISHED = "unfinished"  # at an address: has a folder of chunks for each set of inputs
 CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at most one chunk
 
@@ -133,15 +130,14 @@ def distill(
     if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
         return PreparedManifest.of_json(kept)
     sources = RecordSources(data_dir, manifest)
+    parts = sources.parts(decoding.batch_size * CHUNK_BATCHES)
     there = f"{UNFINISHED}/{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]}"
 
     def keep(file: Path) -> None:
         if kept_at is not None:
             kept_at.put(file, f"{there}/{file.name}")
 
-    # The first process alone has these two, and the lock.
-    chunks = Chunks(unfinished, keep)
-    translations = StoredTranslations(unfinished / "translations", len(sources.longest_first_N))
+    chunks = Chunks(unfinished, keep)  # only the first process has these files, and the lock
     with contextlib.ExitStack() as stack:
 
         def begin() -> None:
@@ -151,15 +147,15 @@ def distill(
                 kept_at.fetch_missing(there, unfinished)
                 for name in {path.name for path in unfinished.glob("*.json")} - {"inputs.json", *kept_at.names(there)}:
                     keep(unfinished / name)  # an earlier call failed to send it
-            stack.enter_context(translations)
 
         from_first(begin)
         bleu = functools.partial(validation_bleu, teacher, data_dir, decoding)
         distilled = {**inputs, "validation": from_first(lambda: chunks.once("validation", bleu))}
-        _translate(teacher.translator, sources, decoding, chunks, translations, progress)
+        _translate(teacher.translator, sources, parts, decoding, chunks, progress)
 
         def write() -> dict[str, Any]:
             with atomic_folder(output_dir) as partial:
+                translations = ((numbers, chunks.read(name)) for name, numbers in parts.items())
                 result = _write(partial, data_dir, manifest, sources, translations, distilled)
             shutil.rmtree(unfinished)
             return result.to_json()
@@ -213,48 +209,28 @@ def _kept(output_dir: Path, unfinished: Path, inputs: dict[str, Any], overwrite:
 def _translate(
     translator: Translator,
     sources: RecordSources,
+    parts: dict[str, range],
     decoding: Decoding,
     chunks: Chunks,
-    translations: StoredTranslations,
     progress: bool,
 ) -> None:
-    """Stores the translation of every record; each of several processes translates a chunk at a time."""
-    order_N = sources.longest_first_N
-    size = decoding.batch_size * CHUNK_BATCHES
-    begins = range(0, len(order_N), size)
-    name_of = "{:010d}".format  # names a chunk by the number of its first sentence
+    """Writes the missing chunks; each of several processes translates a chunk at a time."""
 
-    def translate(begin: int) -> list[dict[str, Any]]:
-        _, texts = sources.read(order_N[begin : begin + size].tolist())
+    def translate(name: str) -> list[dict[str, Any]]:
+        _, texts = sources.read(parts[name])
         results = translator.translate(texts, decoding, truncate=True)
         return [{"text": result.text, "truncated": result.truncated} for result in results]
 
-    def store(begin: int, rows: list[dict[str, Any]], *, fresh: bool) -> None:
-        translations.put(order_N[begin : begin + size].tolist(), rows)
-        advance(len(rows), fresh)
-
-    def store_earlier() -> list[int]:
-        """Stores the chunks of an earlier call; returns the begins of the missing chunks."""
-        missing = []
-        for begin in begins:
-            if name_of(begin) in chunks:
-                store(begin, chunks.read(name_of(begin)), fresh=False)
-            else:
-                missing.append(begin)
-        return missing
-
-    def store_new(some: Sequence[int], made: Sequence[list[dict[str, Any]]]) -> None:
-        for begin, rows in zip(some, made, strict=True):
-            chunks.write(name_of(begin), rows)
-            store(begin, rows, fresh=True)
-
-    with progress_bar("distill", len(order_N), "sentences", show=progress and is_first()) as advance:
-        missing = from_first(store_earlier)
+    total = sum(map(len, parts.values()))
+    with progress_bar("distill", total, "sentences", show=progress and is_first()) as advance:
+        missing = from_first(lambda: [name for name in parts if name not in chunks])
+        advance(total - sum(len(parts[name]) for name in missing), False)
         at_once = jax.process_count()
         for first in range(0, len(missing), at_once):
             some = missing[first : first + at_once]
-            made = shared_out(some, translate)
-            from_first(functools.partial(store_new, some, made))
+            for name, rows in zip(some, shared_out(some, translate), strict=True):
+                from_first(functools.partial(chunks.write, name, rows))
+                advance(len(rows))
 
 
 def _write(
@@ -262,7 +238,7 @@ def _write(
     data_dir: Path,
     manifest: PreparedManifest,
     sources: RecordSources,
-    translations: StoredTranslations,
+    translations: Iterable[tuple[range, list[dict[str, Any]]]],
     distilled: dict[str, Any],
 ) -> PreparedManifest:
     """Writes the prepared folder and returns its manifest."""
@@ -270,9 +246,7 @@ def _write(
     for name in manifest.files.keys() - replaced:
         shutil.copyfile(data_dir / name, folder / name)
     with SplitWriter(folder, SPLIT, manifest.limits, manifest.records_per_shard) as writer:
-        for begin in range(0, len(translations), _ENCODE_BATCH):
-            numbers = [*range(begin, min(begin + _ENCODE_BATCH, len(translations)))]
-            rows = translations.get(numbers)
+        for numbers, rows in translations:
             tokens, texts = sources.read(numbers)
             targets = sources.tokenizer.encode_batch([sources.tokenizer.normalised(row["text"]).text for row in rows])
             for row, source, text, target in zip(rows, tokens, texts, targets, strict=True):
@@ -319,16 +293,11 @@ def to_json(value: Any) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.compare]
         fields = {name: to_json(getattr(value, name)) for name in names}
         if isinstance(value, Decoding) and isinstance(value.rerank, str) and value.rerank not in RULES:
-            fields["rerank"] = {"name": value.rerank, "sha256": _sha256(value.rerank)}
+            fields["rerank"] = {"name": value.rerank, "sha256": sha256(model_folder(value.rerank) / MANIFEST)}
         return {"class": type(value).__name__, **fields}
     if callable(value):  # of somebody's own rule: a function, or an object that can be called
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     return [to_json(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _sha256(model: str) -> str:
-    """SHA-256 of a model directory's manifest, which changes if the model is retrained."""
-    return sha256(model_folder(model) / MANIFEST)
 
 
 class RecordSources:
@@ -336,60 +305,19 @@ class RecordSources:
 
     Attributes:
       tokenizer: the folder's vocabulary.
-      longest_first_N: numbers of the N records, from the longest source to the shortest.
     """
 
     def __init__(self, data_dir: Path, manifest: PreparedManifest):
         self._records = Records.of(Mixture((str(data_dir),)), [manifest], SPLIT)
         self.tokenizer = load_tokenizer(data_dir)
-        # Longest sources come first: memory runs out at once or never, and the estimated time is rather too long.
-        self.longest_first_N = np.argsort(-self._records.length_N2[:, 0], kind="stable")
 
-    def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
+    def parts(self, size: int) -> dict[str, range]:
+        """The numbers of all records in parts of at most `size`, by the names of their chunks."""
+        count = len(self._records.length_N2)
+        return {f"chunk_{begin:010d}": range(begin, min(begin + size, count)) for begin in range(0, count, size)}
+
+    def read(self, numbers: range) -> tuple[list[list[int]], list[str]]:
         """Source tokens with EOS, and source texts, of the records with these numbers."""
         tokens_T, _ = self._records.read(numbers)
         tokens = [each.tolist() for each in np.split(tokens_T, np.cumsum(self._records.length_N2[numbers, 0])[:-1])]
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
-
-
-class StoredTranslations:
-    """A translation for each record, in a file that is removed at the end of the context.
-
-    A translation is a dict: "text", and "truncated" if the teacher did not read all of the source. Memory holds two
-    numbers for each record.
-    """
-
-    def __init__(self, path: Path, count: int):
-        self._path = path
-        self._begin_N = np.zeros(count, np.int64)
-        self._bytes_N = np.zeros(count, np.int32)
-        self._end = 0
-
-    def __enter__(self) -> StoredTranslations:
-        with write_errors(self._path):
-            self._file = self._path.open("w+b", buffering=0)
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    def __len__(self) -> int:
-        return len(self._begin_N)
-
-    def put(self, numbers: Sequence[int], rows: list[dict[str, Any]]) -> None:
-        """Stores the translations of the records with these numbers."""
-        contents = [json.dumps(row, ensure_ascii=False).encode("utf-8") for row in rows]
-        for number, content in zip(numbers, contents, strict=True):
-            self._begin_N[number] = self._end
-            self._bytes_N[number] = len(content)
-            self._end += len(content)
-        with write_errors(self._path):
-            view = memoryview(b"".join(contents))
-            while view:  # a write may take only a part
-                view = view[self._file.write(view) :]
-
-    def get(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """The translations of the records with these numbers."""
-        places = zip(self._bytes_N[numbers].tolist(), self._begin_N[numbers].tolist(), strict=True)
-        return [json.loads(os.pread(self._file.fileno(), count, begin)) for count, begin in places]

@@ -90,13 +90,13 @@ def test_two_processes_distill_as_one(pair, model, data, tmp_path, killed):
     if killed:
         processes = Processes(*command)
         deadline = time.monotonic() + 400
-        while len([*unfinished.glob("0*.json")]) < 4:
+        while len([*unfinished.glob("chunk_*.json")]) < 4:
             assert time.monotonic() < deadline and all(process.poll() is None for process in processes.running)
             time.sleep(0.05)
         for process in processes.running:
             process.kill()
         processes.wait()
-        assert 4 <= len([*unfinished.glob("0*.json")]) < 19 and not (tmp_path / "two").exists()
+        assert 4 <= len([*unfinished.glob("chunk_*.json")]) < 19 and not (tmp_path / "two").exists()
     statuses, errors = pair(1).run(*command, second=(f"--output={tmp_path / 'elsewhere'}",))
     assert statuses == [0, 0], errors
     assert sums(tmp_path / "two") == sums(tmp_path / "one")

@@ -21,7 +21,7 @@ from padir.data.prepare import prepare
 from padir.decoding.fit import resolve
 from padir.decoding.options import Decoding
 from padir.decoding.ranker import MinimumBayesRisk, Rescore
-from padir.jobs.distillation import CHUNK_BATCHES, RecordSources, Teacher, distill, to_json
+from padir.jobs.distillation import RecordSources, Teacher, distill, to_json
 from padir.refinement import MaskPredict, Mixed, Padir, Rejecter
 from padir.storage.folders import Chunks, folder_lock
 from padir.text.tokenizer import train
@@ -156,17 +156,6 @@ def test_a_dual_teacher_refines_only_if_it_is_asked_to(data, tmp_path, tokenizer
     assert run(one, data, tmp_path / "out", decoding).distilled["decoding"]["mode"] == mode
 
 
-def test_the_longest_come_first_in_chunks_of_whole_batches(numbers, tmp_path, tokenizer):
-    one = teacher(tokenizer)
-    run(one, numbers, tmp_path / "out", Decoding(batch_size=2))
-    validation, *chunks = one.translator.calls
-    assert len(validation) == 20
-    whole, rest = divmod(300, 2 * CHUNK_BATCHES)
-    assert [len(texts) for texts in chunks] == [2 * CHUNK_BATCHES] * whole + [rest]
-    lengths = [len(text.split()) for texts in chunks for text in texts]
-    assert len(lengths) == 300 and lengths == sorted(lengths, reverse=True)
-
-
 def test_what_the_teacher_did_badly_has_no_record(data, tmp_path, tokenizer):
     words = {"vier": "", "sechs": "six six six", "null": "zero"}
     manifest = run(teacher(tokenizer, words=words, limit=15), data, tmp_path / "out")
@@ -207,13 +196,15 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, t
     with pytest.raises(KeyboardInterrupt):
         run(teacher(tokenizer, stop_at=stop_at), numbers, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    resumed, fresh = teacher(tokenizer), []  # for each chunk, whether the rate of progress counts it
-    bar = contextlib.nullcontext(lambda count, is_fresh=True: fresh.append(is_fresh))
+    resumed, counted = teacher(tokenizer), []  # sentences, and whether the rate of progress counts them
+    bar = contextlib.nullcontext(lambda count, fresh=True: counted.append((count, fresh)))
     monkeypatch.setattr("padir.jobs.distillation.progress_bar", lambda *_, **__: bar)
     run(resumed, numbers, tmp_path / "out")
     # 300 sentences in chunks of 16 are 19 calls, and one for the validation split; none is made twice.
     assert len(resumed.translator.calls) == 20 - (stop_at - 1)
-    assert fresh == [False] * max(0, stop_at - 2) + [True] * min(19, 21 - stop_at)
+    earlier = 16 * max(0, stop_at - 2)
+    assert counted[0] == (earlier, False) and all(fresh for _, fresh in counted[1:])
+    assert sum(count for count, _ in counted[1:]) == 300 - earlier
     assert sums(tmp_path / "out") == straight
     assert not list(tmp_path.glob(".*"))
 
@@ -353,9 +344,8 @@ def test_a_model_directory_with_another_vocabulary_teaches(tmp_path, tokenizer):
     assert split.read == 40 and split.written + sum(split.dropped.values()) == 40
 
 
-def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
+def test_memory_holds_no_translations(tmp_path, tokenizer):
     """Of 900 more, of a kilobyte each, less than a third is in memory at any time."""
-    monkeypatch.setattr("padir.jobs.distillation._ENCODE_BATCH", 64)
     words = {"null": "zero " * 200, "eins": "one " * 250}
     peaks = []
     for count in (50, 300, 1_200):  # the first imports what is imported late

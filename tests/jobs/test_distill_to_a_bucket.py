@@ -31,18 +31,18 @@ def takes_chunks_alone(operation, name):
 
 def test_another_machine_goes_on_after_the_last_chunk(bucket, command, tmp_path, capsys):
     def stop(operation, name):
-        if operation == "put" and Path(name).name.startswith("0000000128"):
+        if operation == "put" and Path(name).name.startswith("chunk_0000000128"):
             raise KeyboardInterrupt
 
     bucket.before = staticmethod(stop)
     assert main(command) == 130
-    assert chunks(bucket) == {"validation.json", "0000000000.json", "0000000064.json"}
+    assert chunks(bucket) == {"validation.json", "chunk_0000000000.json", "chunk_0000000064.json"}
     shutil.rmtree(tmp_path / "copies")
     bucket.before = staticmethod(lambda *_: None)
     bucket.calls.clear()
     assert main(command) == 0
     sent = [Path(name).name for operation, name in bucket.calls if operation == "put" and "/unfinished/" in name]
-    assert sent == ["0000000128.json", "0000000192.json", "0000000256.json"]
+    assert sent == ["chunk_0000000128.json", "chunk_0000000192.json", "chunk_0000000256.json"]
     assert not chunks(bucket)
     resumed = bucket.root / "bucket" / "out"
     assert main([str(tmp_path / "straight") if word == OUTPUT else word for word in command]) == 0
@@ -60,16 +60,16 @@ def test_chunks_stay_until_the_folder_was_sent(bucket, command, capsys):
 
 def test_a_chunk_that_could_not_be_sent_is_sent_by_the_next_call(bucket, command, capsys):
     def fail(operation, name):
-        if operation == "put" and Path(name).name in ("0000000064.json", "manifest.json"):
+        if operation == "put" and Path(name).name in ("chunk_0000000064.json", "manifest.json"):
             raise ConnectionError
 
     bucket.before = staticmethod(fail)
-    assert main(command) == 1 and "0000000064.json" not in chunks(bucket)
+    assert main(command) == 1 and "chunk_0000000064.json" not in chunks(bucket)
     bucket.before = staticmethod(lambda *_: None)
     bucket.calls.clear()
     assert main(command) == 0
     sent = [Path(name).name for operation, name in bucket.calls if operation == "put" and "/unfinished/" in name]
-    assert "0000000064.json" in sent and "0000000000.json" not in sent
+    assert "chunk_0000000064.json" in sent and "chunk_0000000000.json" not in sent
 
 
 def test_chunks_of_other_options_are_not_taken(bucket, command, tmp_path, capsys):
