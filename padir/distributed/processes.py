@@ -1,8 +1,8 @@
 """Communication between the processes of a training run, one on each host (`jax.distributed`).
 
 All processes run the same program, each on its part of the data. The first process writes and reads the model
-directory, and sends its contents to the other processes, so that the hosts need no shared model directory. With
-`Sharding.shared_filesystem` each writes and reads its part of a checkpoint. The training data must be on each host.
+directory, and sends its contents to the other processes, so that the hosts need no shared model directory. The
+training data must be on each host.
 """
 
 from __future__ import annotations

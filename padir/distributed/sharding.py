@@ -55,8 +55,6 @@ class Sharding:
       rules: pairs (axis of a parameter, mesh axis); the first rule that applies wins. An axis is not split if its size
         is no multiple of the number of devices, or if another axis of the parameter is split over the same mesh axis.
         `shard_parameters` adds ("embed", "data") at the end.
-      shared_filesystem: all processes see the model directory, and each writes its part of a checkpoint. By default the
-        first process gathers the state and writes it.
 
     Raises:
       PadirError: a rule has an unknown name.
@@ -65,7 +63,6 @@ class Sharding:
     model_parallel: checks.Count = 1
     shard_parameters: bool = False
     rules: tuple[tuple[str, str], ...] = RULES
-    shared_filesystem: bool = False
 
     def __post_init__(self):
         for name, axis in self.rules:

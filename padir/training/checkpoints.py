@@ -5,20 +5,17 @@ run adds (the operative `config.gin`, `model.json` and `vocab.model`), an empty 
 `manifest.json`. A background thread writes the folder under another name, and renames it once every file is on disk. So
 a folder named after a step is always complete.
 
-If all processes of a training run see the folder, each writes and reads the parts of the arrays that its devices hold.
-Otherwise only the first process has checkpoints, and it gathers the arrays. The first process writes everything else.
+Only the first process of a training run has checkpoints; it gathers the arrays of all processes.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import functools
 import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +25,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from padir.distributed.processes import agreed, from_first, gathered, is_first, read_by_first
+from padir.distributed.processes import from_first, gathered, is_first, read_by_first
 from padir.errors import PadirError, first_line
 from padir.models.directory import ModelCard, check_shapes, model_params, read_card
 from padir.refinement.protocols import Corruption, Strategy
@@ -43,13 +40,6 @@ EXTRA = "extra"
 _STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is not one: it would become 115
 
 
-@contextlib.contextmanager
-def _opened(stack: contextlib.ExitStack, folder: Path) -> Iterator[Path]:
-    """A folder whose contexts the stack holds."""
-    with stack:
-        yield folder
-
-
 class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged checkpoints.
 
@@ -60,16 +50,12 @@ class Checkpoints:
     Attributes:
       folder: the folder that holds one folder for each step.
       keep: number of the newest regular checkpoints that a save keeps.
-      shared: True if several processes train and all of them see the folder.
       after_save: called in the first process, in the background, after each save.
     """
 
-    def __init__(
-        self, folder: Path, keep: int = 2, *, shared: bool = False, after_save: Callable[[], None] = lambda: None
-    ):
+    def __init__(self, folder: Path, keep: int = 2, *, after_save: Callable[[], None] = lambda: None):
         self.folder = folder
         self.keep = keep
-        self.shared = shared
         self.after_save = after_save
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: concurrent.futures.Future | None = None
@@ -122,31 +108,15 @@ class Checkpoints:
           protected: steps whose checkpoints are kept, too.
         """
         self.wait()
-        final = self.folder / str(step)
         others = {"loader.json": f"{json.dumps(loader_state)}\n".encode(), **files, **({EXTRA: b""} if extra else {})}
-        if not self.shared:
-            whole = gathered(state)
-            if is_first():
-                write = functools.partial(arrays.write_arrays, state=jax.tree.map(np.asarray, jax.device_get(whole)))
-                self._pending = self._thread.submit(self._write, step, atomic_folder(final), write, others, protected)
-            return
-        with contextlib.ExitStack() as stack:
-            unfinished = self.folder / from_first(lambda: stack.enter_context(atomic_folder(final)).name)
-            parts = arrays.WriteByAll(unfinished, state)
-            if is_first():
-                opened = _opened(stack.pop_all(), unfinished)
-                self._pending = self._thread.submit(
-                    self._write, step, opened, lambda _: parts.wait(), others, protected
-                )
-            else:
-                self._pending = self._thread.submit(self._write_part, step, parts)
+        whole = gathered(state)
+        if is_first():
+            whole = jax.tree.map(np.asarray, jax.device_get(whole))
+            self._pending = self._thread.submit(self._write, step, whole, others, protected)
 
     def wait(self) -> None:
         """Waits until the last save is on disk, or raises its error; all processes must call this function."""
-        if self.shared:
-            agreed("the checkpoints", self._wait, lambda _: "")
-        else:
-            from_first(self._wait)
+        from_first(self._wait)
 
     def _wait(self) -> None:
         if self._pending is not None:
@@ -155,46 +125,29 @@ class Checkpoints:
             self._pending = None
             pending.result()
 
-    def _write(
-        self,
-        step: int,
-        folder: contextlib.AbstractContextManager[Path],
-        write: Callable[[Path], None],
-        others: Mapping[str, bytes],
-        protected: frozenset[int],
-    ) -> None:
-        """Writes a checkpoint's folder: `write` writes the arrays into it, and `others` are its other files by name."""
+    def _write(self, step: int, state: PyTree, others: Mapping[str, bytes], protected: frozenset[int]) -> None:
+        """Writes a checkpoint's folder: the arrays of a state, and the other files by name."""
         try:
-            with folder as unfinished:
-                write(unfinished)
+            with atomic_folder(self.folder / str(step)) as unfinished:
+                arrays.write_arrays(unfinished, state)
                 for name, content in others.items():
                     (unfinished / name).write_bytes(content)
                 write_manifest(unfinished)
         except Exception as error:  # each library that Orbax uses raises another type of error for a full disk
             remove_leftovers(self.folder)  # threads of Orbax may have written on while the folder was removed
-            raise self._not_written(step, error) from error
+            what = f"the checkpoint of step {step} could not be written: {first_line(error)}"
+            remedy = f"make room in {self.folder}, and run the same command again"
+            raise PadirError(f"{what}; earlier checkpoints are whole", remedy=remedy) from error
         regular = self.regular_steps()
         for old in set(self.steps()) - {step, *regular[-self.keep :]} - protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
         self.after_save()
 
-    def _write_part(self, step: int, parts: arrays.WriteByAll) -> None:
-        try:
-            parts.wait()
-        except Exception as error:  # of any type, as in `_write`
-            raise self._not_written(step, error) from error
-
-    def _not_written(self, step: int, error: Exception) -> PadirError:
-        what = f"the checkpoint of step {step} could not be written: {first_line(error)}; earlier checkpoints are whole"
-        return PadirError(what, remedy=f"make room in {self.folder}, and run the same command again")
-
     def restore(self, like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
         """State on the devices and loader state of the newest undamaged checkpoint; (None, None) without checkpoints.
 
-        All processes must call this function. If all see the folder, each reads the parts that its devices hold.
+        All processes must call this function.
         """
-        if self.shared:
-            return self._restore_parts(like, shardings)
         return read_by_first(lambda: self.restore_latest(like), like, shardings)
 
     def restore_latest(self, like: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
@@ -203,29 +156,6 @@ class Checkpoints:
         Raises:
           PadirError: checkpoints exist, but all are damaged or none fits the state.
         """
-        return self._newest(lambda folder: arrays.read_arrays(folder, like))
-
-    def _restore_parts(self, like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
-        """Reads the parts of the arrays that this process's devices hold, after the first process checked the files."""
-
-        def check(folder: Path) -> int:
-            arrays.check_like(folder, like)
-            return int(folder.name)
-
-        def read() -> Any:
-            try:
-                return arrays.read_arrays(self.folder / str(step), like, shardings)
-            except ValueError as error:
-                raise self._of_another(step, error) from error
-
-        found = from_first(lambda: self._newest(check))
-        if found is None:
-            return None, None
-        step, loader_state = found
-        return agreed("the checkpoints", read, lambda _: ""), loader_state
-
-    def _newest(self, read: Callable[[Path], Any]) -> tuple[Any, dict[str, Any]] | None:
-        """The result of `read` for the newest undamaged checkpoint, and its loader state; None without a checkpoint."""
         remove_leftovers(self.folder)
         damaged: list[int] = []
         for step in reversed(self.steps()):
@@ -234,7 +164,7 @@ class Checkpoints:
                 check_files(folder)
                 check_manifest(folder)
                 loader_state = json.loads((folder / "loader.json").read_text())
-                state = read(folder)
+                state = arrays.read_arrays(folder, like)
                 for newer in damaged:  # so that a damaged checkpoint does not count as one of the newest
                     shutil.rmtree(self.folder / f"{newer}.damaged", ignore_errors=True)
                     (self.folder / str(newer)).rename(self.folder / f"{newer}.damaged")
@@ -243,15 +173,12 @@ class Checkpoints:
                 damaged.append(step)
                 _log.warning("skipping the checkpoint of step %s: %s", step, error)
             except ValueError as error:
-                raise self._of_another(step, error) from error
+                what = f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
+                what += " configuration (a moving average belongs to the optimizer, and begins with the first step)"
+                raise PadirError(what, remedy=f"train in a new directory ({first_line(error)})") from error
         if damaged:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove this folder to start again")
         return None
-
-    def _of_another(self, step: int, error: ValueError) -> PadirError:
-        what = f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
-        what += " configuration (a moving average belongs to the optimizer, and begins with the first step)"
-        return PadirError(what, remedy=f"train in a new directory ({first_line(error)})")
 
     def params(self, step: int, *, moving_average: bool = False, check: arrays.Check = lambda shapes: None) -> PyTree:
         """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.

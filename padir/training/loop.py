@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-
 from padir.data.plan import Batching
 from padir.data.prepared import Mixture, PreparedManifest
 from padir.distributed.processes import agreed, from_first
@@ -65,7 +63,8 @@ def train(
     agreed("the configurations", lambda: config)
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
     with _held(folder, remote):
-        checkpoints = _checkpoints(folder, config, remote)
+        after_save = (lambda: None) if remote is None else remote.send_after_save
+        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoints_kept, after_save=after_save)
         run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
         metrics = run.finished()
         if metrics is None:
@@ -90,22 +89,6 @@ def _held(folder: Path, remote: RemoteRun | None) -> Iterator[None]:
             from_first(lambda: stack.enter_context(remote.opened()))
             from_first(lambda: check_new(folder))
         yield
-
-
-def _checkpoints(folder: Path, config: TrainConfig, remote: RemoteRun | None) -> Checkpoints:
-    """The run's checkpoints, which all processes write if they see the folder, or which are sent to an address."""
-    path = folder / "checkpoints"
-    if remote is not None:
-        return Checkpoints(path, config.checkpoints_kept, after_save=remote.send_after_save)
-    shared = jax.process_count() > 1 and config.sharding.shared_filesystem
-    if shared:
-        agreed("the folder", lambda: _check_seen(folder), lambda _: "")
-    return Checkpoints(path, config.checkpoints_kept, shared=shared)
-
-
-def _check_seen(folder: Path) -> None:
-    if not folder.is_dir():
-        raise PadirError(f"this process does not see {folder}", remedy="leave Sharding.shared_filesystem out")
 
 
 def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedManifest]:

@@ -239,14 +239,16 @@ class TestAgreeing:
 )
 def test_two_processes_train_as_one(data, pair, one, tmp_path, devices, bindings):
     folder = tmp_path / "model"
-    statuses, errors = pair(devices).run(*training(data, folder, *bindings))
+    elsewhere = tmp_path / "elsewhere"
+    command = training(data, folder, *bindings)
+    statuses, errors = pair(devices).run(*command, second=(f"--model_dir={elsewhere}",))
     assert statuses == [0, 0], errors
     assert_same_losses(folder, one, 6)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
     # One of them says it all.
     assert f"{2 * devices} devices: " in errors[0] and "step 6/6" in errors[0] and "step" not in errors[1]
-    assert load_model(folder)[1].step == 6
+    assert load_model(folder)[1].step == 6 and not elsewhere.exists()
 
 
 @pytest.mark.slow

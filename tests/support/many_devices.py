@@ -57,7 +57,6 @@ class Processes:
         *arguments: object,
         devices: int = 1,
         second: tuple[str, ...] = (),
-        limit: int | None = None,
         module: str = "padir",
         variables: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     ):
@@ -67,14 +66,12 @@ class Processes:
           module: the module that is run.
           variables: further environment variables of each process.
           second: options with which the second process differs.
-          limit: the second process can write no file of more bytes.
         """
         command = [sys.executable, "-m", module, *map(str, arguments)]
         address, pipe = f"localhost:{free_port()}", subprocess.PIPE
         self.running = []
         for i in range(2):
-            limited = [] if limit is None else ["prlimit", f"--fsize={limit}"] * i
-            words = [*limited, *changed(command, second * i), f"--coordinator={address},2,{i}"]
+            words = [*changed(command, second * i), f"--coordinator={address},2,{i}"]
             environment = environment_with(devices) | variables[i]
             process = subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True, bufsize=1)
             self.running.append(process)
