@@ -29,9 +29,8 @@ from padir.training.config import TrainConfig
 from padir.training.log import AVERAGED, TrainingLog, finished, warn_of_changes
 from padir.training.metrics import add_sums, step_metrics
 from padir.training.not_finite import Watch, all_finite
-from padir.training.placed_batches import PlacedBatches
 from padir.training.sharded_step import ShardedStep
-from padir.training.start_from import StartFrom, fill
+from padir.training.start_from import StartFrom
 from padir.training.state import TrainState
 from padir.training.stopping import StopSignal
 
@@ -44,8 +43,8 @@ class TrainRun:
     """A training run: `step`, `record` and `checkpoint` in turn within `running`, then `finish`; or `finished`.
 
     Several processes take the same decisions, because their metrics are equal, or the first process broadcasts them
-    (`padir.distributed.processes`). Only the first process writes to the model directory, except for shared
-    checkpoints. `at` is the number of optimizer steps taken, `latest` holds the last metrics.
+    (`padir.distributed.processes`). Only the first process writes to the model directory. `at` is the number of
+    optimizer steps taken, `latest` holds the last metrics.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class TrainRun:
         self.tokenizer = load_tokenizer(mixture.folders[0])
         self.sharded_step = ShardedStep(config, self.tokenizer.ids)
         mesh = self.sharded_step.mesh
-        loader = make_loader(
+        self.loader = make_loader(
             mixture,
             config.batching,
             row_multiple=mesh.shape[DATA] * config.batching.accumulation_steps,
@@ -74,7 +73,6 @@ class TrainRun:
             seed=config.seed,
             shard=process_rows(mesh),
         )
-        self.batches = PlacedBatches(loader, self.sharded_step.place)
         self.card = ModelCard(
             config=config.model,
             ids=self.tokenizer.ids,
@@ -106,17 +104,15 @@ class TrainRun:
         shardings = self.sharded_step.shardings
         state, loader_state = self.checkpoints.restore(like, shardings)
         if state is not None:
-            self.batches.set_state(loader_state)
+            self.loader.set_state(loader_state)
             return state
         start = self.config.start_from
         if start is None:
             return self.sharded_step.initial()
         start = StartFrom(start) if isinstance(start, str) else start
-        model = self.sharded_step.model
-        load = functools.partial(start.load, model, self.tokenizer)
-        params, taken = read_by_first(load, like.params, shardings.params)
-        complete = functools.partial(fill, model, self.config.seed, taken=taken["taken"], rows=taken["rows"])
-        return self.sharded_step.initial_from(params, complete)
+        load = functools.partial(start.load, self.sharded_step.model, self.tokenizer, self.config.seed)
+        params, _ = read_by_first(lambda: (load(), None), like.params, shardings.params)
+        return self.sharded_step.initial(params)
 
     def finished(self) -> dict[str, float] | None:
         """The metrics of a run whose steps are all done and whose model is written; None for other runs.
@@ -150,12 +146,10 @@ class TrainRun:
             yield
 
     def step(self) -> None:
-        """Takes one optimizer step on the next batch, and fetches the following batch while the devices compute."""
-        arrays, batch = next(self.batches)
-        self.state, sums = self.sharded_step(self.state, batch)
+        """Takes one optimizer step on the next batch; the loader's thread reads batches while the devices compute."""
+        arrays = next(self.loader)
+        self.state, sums = self.sharded_step(self.state, self.sharded_step.place(arrays))
         self.at += 1
-        if self.at < self.config.num_steps:
-            self.batches.fetch()
         settle((self.state, sums))
         self._watch.add(self.at, arrays, sums.not_finite)
         self._sums = sums if self._sums is None else add_sums(self._sums, sums)
@@ -240,7 +234,7 @@ class TrainRun:
         averaging = self.config.averaging
         protected = best_steps(self.log.rows, averaging.count) if averaging.kind == "best" else []
         self.checkpoints.save(
-            self.at, self.state, self.batches.get_state(), files=files, extra=extra, protected=frozenset(protected)
+            self.at, self.state, self.loader.get_state(), files=files, extra=extra, protected=frozenset(protected)
         )
 
     def _current_weights(self) -> Weights:

@@ -47,13 +47,9 @@ class ShardedStep:
         params = init_params(self.model, self._seed) if params is None else params
         return TrainState(step=jnp.int32(0), params=params, opt_state=self._optimizer.init(params))
 
-    def initial(self) -> TrainState:
-        """The state before the first step; no device ever holds more than its part of the state."""
-        return self._initial()
-
-    def initial_from(self, params: PyTree, complete: Callable[[PyTree], PyTree]) -> TrainState:
-        """The state before the first step with the parameters `complete(params)`."""
-        return jax.jit(lambda some: self._state(complete(some)), out_shardings=self.shardings)(params)
+    def initial(self, params: PyTree = None) -> TrainState:
+        """The state before the first step (None: with initial parameters); no device holds more than its part."""
+        return self._initial(params)
 
     def place(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         """Places the rows of this process on its devices, as its part of a batch over all processes."""

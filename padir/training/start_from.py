@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import flax.traverse_util
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -16,7 +16,7 @@ from padir import checks
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.directory import load_model
-from padir.models.params import init_params, param_shapes
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.text.tokenizer import Tokenizer
 
@@ -49,12 +49,10 @@ class StartFrom:
         if not self.parts or not set(self.parts) <= set(PARTS):
             raise PadirError(f'StartFrom.parts must be among {PARTS}, got {self.parts}: write ("encoder",)')
 
-    def load(self, model: Transformer, tokenizer: Tokenizer) -> tuple[PyTree, dict[str, Any]]:
-        """Reads the parameters that fit `model`; logs which parameters are taken, and why the others are not.
+    def load(self, model: Transformer, tokenizer: Tokenizer, seed: int) -> PyTree:
+        """The initial parameters of `model`, with the other model's in the places of those that fit.
 
-        Returns:
-          A parameter tree of `model` with zeros for all parameters that are not taken, and the keyword arguments of
-            `fill`.
+        Logs which parameters are taken, and why the others are not.
         """
         params, card, theirs = load_model(self.model)
         if card.config.width != model.config.width:
@@ -62,39 +60,43 @@ class StartFrom:
             remedy = "change ModelConfig.width, or start from another model"
             raise PadirError(f"start_from must be a model of width {model.config.width}, got {got}", remedy=remedy)
         found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
-        expected = param_shapes(model.config, model.ids)
-        flat: dict[str, np.ndarray] = {}
-        rows: dict[str, list[int]] = {}
+        fresh = jax.jit(lambda: init_params(model, seed))()
+        flat = {name: np.array(leaf) for name, leaf in flax.traverse_util.flatten_dict(fresh, sep="/").items()}
+        rows: dict[str, int] = {}
         why: dict[str, str] = {}
-        for name, shape in expected.items():
-            flat[name] = np.zeros(shape, np.float32)
+        for name, leaf in flat.items():
             if reason := self._reason(name, found, card.config, model.config):
                 why[name] = reason
             elif name in VOCABULARY_AXIS and (theirs.sha256, card.ids) != (tokenizer.sha256, model.ids):
                 axis = VOCABULARY_AXIS[name]
-                here, there = same_pieces(tokenizer, theirs)
-                np.moveaxis(flat[name], axis, 0)[here] = np.moveaxis(found[name], axis, 0)[there]
-                rows[name] = here
-            elif name == POSITIONS and found[name].shape != shape:
-                rows[name] = list(range(min(len(found[name]), shape[0])))
-                flat[name][: len(rows[name])] = found[name][: len(rows[name])]
-            elif found[name].shape != shape:
-                why[name] = f"its shape is {shape}, in that model {found[name].shape}"
+                _, here, there = np.intersect1d(tokenizer.pieces, theirs.pieces, return_indices=True)
+                np.moveaxis(leaf, axis, 0)[here] = np.moveaxis(found[name], axis, 0)[there]
+                rows[name] = len(here)
+            elif name == POSITIONS and found[name].shape != leaf.shape:
+                rows[name] = min(len(found[name]), len(leaf))
+                leaf[: rows[name]] = found[name][: rows[name]]
+            elif found[name].shape != leaf.shape:
+                why[name] = f"its shape is {leaf.shape}, in that model {found[name].shape}"
             else:
                 flat[name] = found[name]
-        if len(why) == len(expected):
+        if len(why) == len(flat):
             reasons = "; ".join(sorted(set(why.values())))
             raise PadirError(f"start_from must be a model with parameters that fit, got {self.model}: {reasons}")
-        for name in found.keys() - expected.keys():
-            why[name] = "the new model has no such parameter"
-        taken = [name for name in expected if name not in why]
-        report = self._report(taken, len(expected), rows, why, len(tokenizer.pieces))
+        report = [f"{len(flat) - len(why)} of {len(flat)} parameters start from {self.model}"]
+        for name, count in rows.items():
+            whole = "positions" if name == POSITIONS else f"of {len(tokenizer.pieces):,} pieces"
+            report.append(f"  {name}: {count:,} {whole}, those that both models have")
+        why |= dict.fromkeys(found.keys() - flat.keys(), "the new model has no such parameter")
+        by_reason = collections.defaultdict(list)
+        for name, reason in why.items():
+            by_reason[reason].append(name)
+        report += [f"  not taken, as {reason}: {_listed(names)}" for reason, names in by_reason.items()]
         if card.config.dual and not model.config.dual:
             lost = "refines drafts" if model.config.causal else "writes from left to right"
             keep = "to keep this, add objective/dual (ModelConfig.dual = True, train.objective = @Sum())"
             report.append(f"  {self.model} also {lost}, which this run does not train: {keep}")
         _log.info("%s", "\n".join(report))
-        return flax.traverse_util.unflatten_dict(flat, sep="/"), {"taken": taken, "rows": rows}
+        return flax.traverse_util.unflatten_dict(flat, sep="/")
 
     def _reason(self, name: str, found: dict[str, Any], theirs: ModelConfig, ours: ModelConfig) -> str:
         """The reason, other than its shape, why a parameter cannot be taken; "" if it can."""
@@ -110,40 +112,6 @@ class StartFrom:
         if "/mlp/" in name and theirs.mlp_activations != ours.mlp_activations:
             return f"its activations are {ours.mlp_activations}, in that model {theirs.mlp_activations}"
         return ""
-
-    def _report(
-        self, taken: list[str], count: int, rows: dict[str, list[int]], why: dict[str, str], pieces: int
-    ) -> list[str]:
-        lines = [f"{len(taken)} of {count} parameters start from {self.model}"]
-        for name, ids in rows.items():
-            whole = "positions" if name == POSITIONS else f"of {pieces:,} pieces"
-            lines.append(f"  {name}: {len(ids):,} {whole}, those that both models have")
-        by_reason = collections.defaultdict(list)
-        for name, reason in why.items():
-            by_reason[reason].append(name)
-        return lines + [f"  not taken, as {reason}: {_listed(names)}" for reason, names in by_reason.items()]
-
-
-def fill(model: Transformer, seed: int, given: PyTree, *, taken: list[str], rows: dict[str, list[int]]) -> PyTree:
-    """Initialises what `StartFrom.load` did not take: other parameters, and other rows of embeddings than `rows`."""
-    fresh: dict[str, Any] = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
-    flat: dict[str, Any] = flax.traverse_util.flatten_dict(given, sep="/")
-    params = {}
-    for name, value in flat.items():
-        if name in rows:
-            axis = VOCABULARY_AXIS.get(name, 0)
-            is_given = jnp.zeros(value.shape[axis], bool).at[jnp.array(rows[name])].set(True)
-            params[name] = jnp.where(jnp.expand_dims(is_given, 1 - axis), value, fresh[name])
-        else:
-            params[name] = value if name in taken else fresh[name]
-    return flax.traverse_util.unflatten_dict(params, sep="/")
-
-
-def same_pieces(ours: Tokenizer, theirs: Tokenizer) -> tuple[list[int], list[int]]:
-    """Ids of one vocabulary, and the ids of the same pieces in another vocabulary."""
-    ids = {piece: i for i, piece in enumerate(theirs.pieces)}
-    matched = [(i, ids[piece]) for i, piece in enumerate(ours.pieces) if piece in ids]
-    return [i for i, _ in matched], [i for _, i in matched]
 
 
 def _listed(names: list[str]) -> str:

@@ -19,7 +19,7 @@ from padir import config
 from padir.models import Transformer, load_model, save_model
 from padir.text.tokenizer import train as train_vocabulary
 from padir.training import Adam, Cosine, Intervals, NotFinite, TrainConfig
-from padir.training.start_from import StartFrom, fill
+from padir.training.start_from import StartFrom
 
 STEPS = {"num_steps": 2, "intervals": Intervals(log=1, evaluate=0, checkpoint=1)}
 DECODER_BIAS, ENCODER_BIAS = (f"{stack}/relpos_bias/rel_embedding" for stack in ("decoder", "encoder"))
@@ -41,9 +41,8 @@ fresh = functools.cache(drawn_params)
 def started(tokenizer, start, **sizes):
     """The parameters that a run of such a model starts with, and those of a run that starts from nothing."""
     model = Transformer(dataclasses.replace(TINY, **sizes), tokenizer.ids)
-    given, taken = start.load(model, tokenizer)
     with mock.patch("padir.training.start_from.init_params", fresh):
-        return flat(fill(model, 1, given, **taken)), flat(fresh(model, 1))
+        return flat(start.load(model, tokenizer, 1)), flat(fresh(model, 1))
 
 
 def same(*arrays):

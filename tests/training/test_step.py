@@ -7,7 +7,6 @@ import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from numpy.testing import assert_allclose
@@ -21,10 +20,9 @@ from padir.data.loader import _Records
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
-from padir.training import Causal, Intervals, Objective, Sum, TrainConfig, TrainRun
+from padir.training import Causal, Intervals, Objective, Sum, TrainConfig
 from padir.training.batch import NORMALISERS, mean_loss
 from padir.training.metrics import step_metrics
-from padir.training.placed_batches import PlacedBatches
 from padir.training.state import TrainState
 from padir.training.step import make_step
 
@@ -151,60 +149,6 @@ class TestNormaliser:
         assert sums.divisor == pytest.approx(2)
 
 
-class Counting:
-    """A loader whose batches are the numbers 1, 2, ...; its state is the last number."""
-
-    def __init__(self):
-        self.at = 0
-
-    def __next__(self):
-        self.at += 1
-        return {"number": np.array([self.at])}
-
-    def get_state(self):
-        return {"batch": self.at}
-
-    def set_state(self, state):
-        self.at = state["batch"]
-
-
-def placed_batches():
-    placed = []
-
-    def place(arrays):
-        placed.append(int(arrays["number"][0]))
-        return {"number": jnp.asarray(10 * arrays["number"])}
-
-    return PlacedBatches(Counting(), place), placed
-
-
-def numbers(batch):
-    """The number of a batch on the host, and that on the devices, which is ten times as large."""
-    return tuple(int(arrays["number"][0]) for arrays in batch)
-
-
-def test_the_next_batch_is_placed_before_it_is_taken():
-    batches, placed = placed_batches()
-    assert numbers(next(batches)) == (1, 10)
-    batches.fetch()
-    batches.fetch()  # nothing more: one batch ahead is enough
-    assert placed == [1, 2]
-    assert numbers(next(batches)) == (2, 20)
-    assert placed == [1, 2]
-
-
-def test_the_state_is_that_of_the_batches_taken():
-    batches, _ = placed_batches()
-    assert batches.get_state() == {"batch": 0}
-    next(batches)
-    batches.fetch()
-    assert batches.get_state() == {"batch": 1}
-    other, placed = placed_batches()
-    other.fetch()  # of another place: it must not be taken
-    other.set_state(batches.get_state())
-    assert other.get_state() == {"batch": 1} and numbers(next(other)) == numbers(next(batches)) == (2, 20)
-
-
 def test_a_batch_that_cannot_be_read_costs_no_step_before_it(data, tmp_path, monkeypatch):
     fill, numbers = _Records.fill, itertools.count(1)
 
@@ -216,16 +160,6 @@ def test_a_batch_that_cannot_be_read_costs_no_step_before_it(data, tmp_path, mon
     monkeypatch.setattr(_Records, "fill", damaged)
     with refused("the third batch is damaged"):
         train_tiny(data, tmp_path / "model", num_steps=4, intervals=Intervals(log=1, evaluate=0, checkpoint=2))
-    assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["2"]
-
-
-def test_a_run_fetches_during_a_step_and_saves_the_batches_taken(data, tmp_path, monkeypatch):
-    events, fetch, record = [], PlacedBatches.fetch, TrainRun.record
-    monkeypatch.setattr(PlacedBatches, "fetch", lambda self: (events.append("fetch"), fetch(self))[1])
-    monkeypatch.setattr(TrainRun, "record", lambda self: (events.append(self.at), record(self))[1])
-    train_tiny(data, tmp_path / "model", num_steps=3, intervals=Intervals(log=1, evaluate=0, checkpoint=1))
-    # A step takes its batch (which fetches the first one) and fetches the next before anything waits for the step.
-    assert events == ["fetch", "fetch", 1, "fetch", "fetch", 2, "fetch", 3]
-    for step in (2, 3):
-        state = json.loads((tmp_path / "model" / "checkpoints" / str(step) / "loader.json").read_text())
-        assert (state["epoch"], state["batch"]) == (0, step)
+    (saved,) = (tmp_path / "model" / "checkpoints").iterdir()
+    state = json.loads((saved / "loader.json").read_text())
+    assert (saved.name, state["epoch"], state["batch"]) == ("2", 0, 2)
