@@ -12,10 +12,8 @@ from padir import checks
 from padir.decoding.fit import with_options
 from padir.errors import PadirError
 from padir.models.config import DTYPES
-from padir.models.directory import ModelCard, check_shapes, load_model, save_model
+from padir.models.directory import ModelCard, check_shapes, save_model
 from padir.storage.folders import check_vacant
-from padir.storage.manifest import MANIFEST
-from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import mean_of_checkpoints
 from padir.training.checkpoints import Checkpoints, read_run_card
 
@@ -54,7 +52,8 @@ def average_run(
     checks.one_of(DTYPES, dtype=dtype)
     check_vacant(output_dir)
     checkpoints = Checkpoints(run_dir / "checkpoints")
-    card, tokenizer = _described(run_dir, checkpoints, step)
+    card, tokenizer = read_run_card(checkpoints, step)
+    _log.info("%s: checkpoints up to step %s are used", run_dir, f"{card.step:,}")
     card = with_options(card, decoding or card.decoding)
 
     def check(shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -72,12 +71,3 @@ def average_run(
     card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
     save_model(output_dir, params, card, tokenizer, config, dtype=dtype)
     return card
-
-
-def _described(run_dir: Path, checkpoints: Checkpoints, step: int | None) -> tuple[ModelCard, Tokenizer]:
-    """Card and tokenizer of a run's model or, before the run has finished, of its newest checkpoint."""
-    if step is None and (run_dir / MANIFEST).exists():
-        return load_model(run_dir)[1:]
-    card, tokenizer = read_run_card(checkpoints, step)
-    _log.info("%s: checkpoints up to step %s are used", run_dir, f"{card.step:,}")
-    return card, tokenizer

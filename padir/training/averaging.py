@@ -107,15 +107,11 @@ def mean(trees: Iterable[PyTree]) -> PyTree:
     dtypes = total = None
     count = 0
     for tree in trees:
-        if total is None:
-            dtypes = jax.tree.map(lambda leaf: leaf.dtype, tree)
-            total = jax.tree.map(lambda leaf: np.array(leaf, np.float64), tree)
-        else:
-            jax.tree.map(lambda summed, leaf: np.add(summed, np.asarray(leaf, np.float64), out=summed), total, tree)
+        dtypes = jax.tree.map(lambda leaf: leaf.dtype, tree)
+        wide = jax.tree.map(np.float64, tree)
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
         count += 1
-        del tree  # before the next one is read
-    if total is None:
-        raise PadirError("a mean needs at least one checkpoint, got none")
+        del tree, wide  # before the next one is read
     return jax.tree.map(lambda dtype, summed: (summed / count).astype(dtype), dtypes, total)
 
 

@@ -37,10 +37,11 @@ KERNEL = {"kernel": np.zeros((2, 3), np.float32)}
 def save_three(folder, params):
     """Checkpoints of such parameters that are all 1, 2 and 6, and a line of metrics for each."""
     checkpoints = Checkpoints(folder / "checkpoints", keep=3)
+    files = {name: (folder / name).read_bytes() for name in ("model.json", "vocab.model") if (folder / name).exists()}
     for step, value in ((10, 1.0), (20, 2.0), (30, 6.0)):
         filled = jax.tree.map(lambda leaf, value=value: np.full_like(leaf, value), params)
         state = {"params": filled, "opt_state": np.arange(step)}
-        checkpoints.save(step, state, {})
+        checkpoints.save(step, state, {}, files=files)
     checkpoints.wait()
     rows = [{"step": 10, "validation_bleu": 9.0}, {"step": 20, "validation_bleu": 3.0}, {"step": 30, "loss": 0.5}]
     rows += [{"step": 30, "validation_bleu": 5.0}, {"step": 40, "validation_bleu": 99.0}]  # without a checkpoint
@@ -294,6 +295,8 @@ class TestAverageRun:
     def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
         params, card, tokenizer = load_model(run)
         save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
+        shutil.rmtree(run / "checkpoints")
+        save_three(run, params)
         with refused("10 holds no moving average last"):
             average_run(run, tmp_path / "out", kind="best", count=2)
 
@@ -313,7 +316,7 @@ class TestAverageRun:
         assert not (tmp_path / "out").exists()
 
     def test_a_run_that_left_no_card_is_refused(self, run, tmp_path):
-        (run / "manifest.json").unlink()
+        (run / "checkpoints" / "30" / "model.json").unlink()
         with refused("cannot read checkpoints/30/model.json"):
             average_run(run, tmp_path / "out", kind="last", count=1)
         assert not (tmp_path / "out").exists()
