@@ -6,9 +6,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from padir.errors import PadirError
 from padir.text.lines import readable
@@ -55,10 +53,7 @@ def kind_of(head: bytes, path: Path) -> str:
     for what, begin in _OTHER.items():
         if begin.match(text):
             raise PadirError(f"{path} is {what}", remedy="give its sentences as plain text")
-    if named == "json" or (not named and text.startswith(("{", "[")) and parsed(text.partition("\n")[0]) is not None):
-        if text and not isinstance(parsed(text.partition("\n")[0]), dict):
-            remedy = "write one object a line, as with jq -c '.[]'"
-            raise PadirError(f"{path} is JSON, but not one object a line", remedy=remedy)
+    if named == "json" or (not named and text.startswith(("{", "[")) and _is_json(text.partition("\n")[0])):
         return "json"
     lines = [line for line in text.split("\n")[: -1 if "\n" in text else None] if line.strip()]
     if named in ("", "tsv") and lines and all(map(_QUOTED.fullmatch, lines[1:] or lines)):  # the first may be a header
@@ -98,11 +93,9 @@ def suffix(path: Path) -> str:
     return found[-1] if found else ""
 
 
-def parsed(text: str, make: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
-    """The value of a JSON text, with objects made of their keys and values; None if the text is not JSON."""
+def _is_json(text: str) -> bool:
     try:
-        return json.loads(text, object_pairs_hook=make)
-    except PadirError:
-        raise
+        json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return False
+    return True

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import collections
-import functools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from padir.data.columns import sides
-from padir.data.kinds import parsed
 from padir.data.markup import Pairs, unwrapped
 from padir.errors import PadirError
+from padir.storage.files import parsed_json
 from padir.text.lines import LONGEST_LINE, Reader, lines_of, readable, too_long
 
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character of UTF-16
+_ONE_A_LINE = "write one object a line, with both languages; jq -c '.[]' makes lines of a list"
 # Maximum bytes of a column in a row group of Parquet; and of one that has over a hundred times the bytes of its file.
 _MOST_BYTES = 1 << 29
 _MOST_INFLATED = 1 << 26
@@ -26,23 +23,17 @@ def json_lines(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     for number, line in enumerate(lines_of(file, path), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            record = parsed(line, functools.partial(_record, where))
+            try:
+                record = parsed_json(line)
+            except ValueError as error:
+                raise PadirError(f"{where}: not a JSON object ({error})", remedy=_ONE_A_LINE) from None
             if not isinstance(record, dict):
-                raise PadirError(f"{where}: not a JSON object", remedy="give one object a line, with both languages")
+                raise PadirError(f"{where}: not a JSON object", remedy=_ONE_A_LINE)
             if isinstance(record.get("translation"), dict):
                 record = record["translation"]
             source, target = _places(list(record), languages, where)
             values = list(record.values())
             yield _pair((values[source], values[target]), where)
-
-
-def _record(where: str, items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which no key stands twice."""
-    record = dict(items)
-    if len(record) < len(items):
-        name = collections.Counter(name for name, _ in items).most_common(1)[0][0]
-        raise PadirError(f"{where}: the key {name!r} stands twice in one object", remedy="leave one out")
-    return record
 
 
 def _places(names: Sequence[str], languages: tuple[str, str], where: str) -> tuple[int, int]:
@@ -62,8 +53,6 @@ def _pair(values: tuple[Any, Any], where: str) -> tuple[str, str]:
         raise PadirError(f"{where}: expected two texts", got=values, remedy="give strings")
     if max(len(source), len(target)) > LONGEST_LINE:
         raise too_long(where)
-    if _SURROGATE.search(source + target):
-        raise PadirError(f"{where}: expected text without surrogates", got=values, remedy="write whole characters")
     return unwrapped(source), unwrapped(target)
 
 

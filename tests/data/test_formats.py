@@ -210,7 +210,10 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
         ({"a.de": PLAIN[0], "a.fr": PLAIN[1]}, "expected a file in en, got ... a.fr, which is named for fr"),
         ({"a.eng": PLAIN[1], "a.deu": PLAIN[0]}, "expected a file in de, got ... a.eng, which is named for eng"),
         ({"a.sgm": "eins"}, "is not SGM or XML, despite its name"),
-        ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),
+        (
+            {"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)},
+            "line 1: not a JSON object ... one object a line",
+        ),
         ({"a.jsonl": '{"de": "a", "en": "b"}\n{"de": "a"'}, "line 2: not a JSON object"),
         ({"a.jsonl": '{"fr": "a", "it": "b"}\n'}, "line 1: expected one text in de and one in en, got the keys fr, it"),
         *(
@@ -220,12 +223,15 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
             )
             for value in ("3", "0", "false", "true", "[]", "{}", "0.0")
         ),
-        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: ... without surrogates"),
+        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: not a JSON object (one of ... stands alone"),
         (
             {"a.jsonl": '{"de": "a", "de": "b", "en": "c"}\n'},
-            "a.jsonl, line 1: the key 'de' stands twice in one object",
+            "a.jsonl, line 1: not a JSON object (the name 'de' stands twice",
         ),
-        ({"a.jsonl": '{"translation": {"de": "a", "en": "c", "en": "b"}}\n'}, "line 1: the key 'en' stands twice"),
+        (
+            {"a.jsonl": '{"translation": {"de": "a", "en": "c", "en": "b"}}\n'},
+            "the name 'en' stands twice",
+        ),
         ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: not CSV"),
         ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
         ({"a.tsv": "a\tb\na\tb\tc\n"}, "a.tsv, line 2: expected 2 columns separated by a tab, got 3"),
