@@ -88,8 +88,16 @@ def make_loader(
     batching = batching.resolved(source_length, math.lcm(row_multiple, count, batching.row_multiple))
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
         _check_room(folder, manifest.splits[split], split, batching, length_token)
-    records = _Records(mixture, manifests, split, batching, length_token=length_token, seed=seed)
-    batches = _Batches(records, num_epochs, shard)
+    batches = _Batches(
+        mixture,
+        manifests,
+        split,
+        batching,
+        length_token=length_token,
+        seed=seed,
+        num_epochs=num_epochs,
+        shard=shard,
+    )
     return iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_PREFETCHED_BATCHES))
 
 
@@ -124,8 +132,8 @@ def _check_room(folder: str, info: SplitInfo, split: str, batching: Batching, le
             )
 
 
-class _Records:
-    """The records of a mixture's split, and their places in batches."""
+class _Batches(grain.IterDataset):
+    """This process's share of the batches of a mixture's split, for `num_epochs` epochs (None: forever)."""
 
     def __init__(
         self,
@@ -136,10 +144,15 @@ class _Records:
         *,
         length_token: bool,
         seed: int | None,
+        num_epochs: int | None,
+        shard: tuple[int, int],
     ):
+        super().__init__()
         infos = [manifest.splits[split] for manifest in manifests]
         vocabulary = manifests[0].vocabulary
         ids = Ids(vocabulary.size, vocabulary.num_sentinels)
+        self.num_epochs = num_epochs
+        self._shard = shard
         self._mixture = mixture
         self._batching = batching
         self._seed = seed
@@ -158,6 +171,9 @@ class _Records:
             same += [[info.sha256 for info in infos], limits, mixture.weights]
         self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
+    def __iter__(self) -> _BatchIterator:
+        return _BatchIterator(self)
+
     def plan(self, epoch: int) -> Iterator[tuple[Shape, Rows]]:
         """Plans the batches of an epoch, as shapes and record numbers."""
         order = self._mixture.chosen(self._counts, epoch, self._seed or 0)
@@ -166,11 +182,12 @@ class _Records:
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
         return PLANS[self._batching.mode](order, self._length_N2, self._batching)
 
-    def fill(self, shape: Shape, rows: Rows, shard: tuple[int, int]) -> Arrays:
+    def fill(self, shape: Shape, rows: Rows) -> Arrays:
         """Reads the records of this process's share of the rows and lays them out as arrays."""
         B, S, L = shape
-        B //= shard[1]
-        rows = rows[shard[0] * B : (shard[0] + 1) * B]
+        index, count = self._shard
+        B //= count
+        rows = rows[index * B : (index + 1) * B]
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
         stored_N2 = self._records.length_N2[np.array(numbers, int)]
         sides = self._records.read(numbers)
@@ -207,19 +224,6 @@ def _ranges(begin_N: np.ndarray, size_N: np.ndarray) -> np.ndarray:
     return np.repeat(begin_N - before_N, size_N) + np.arange(size_N.sum())
 
 
-class _Batches(grain.IterDataset):
-    """This process's share of the batches of `num_epochs` (None: forever) as a Grain dataset."""
-
-    def __init__(self, records: _Records, num_epochs: int | None, shard: tuple[int, int]):
-        super().__init__()
-        self.records = records
-        self.num_epochs = num_epochs
-        self.shard = shard
-
-    def __iter__(self) -> _BatchIterator:
-        return _BatchIterator(self)
-
-
 class _BatchIterator(grain.DatasetIterator):
     """Iterates over the planned batches, epoch after epoch; the state is the number of the epoch and of the batch."""
 
@@ -232,23 +236,23 @@ class _BatchIterator(grain.DatasetIterator):
     def __next__(self) -> Arrays:
         while self._batches.num_epochs is None or self._epoch < self._batches.num_epochs:
             if self._plan is None:
-                self._plan = self._batches.records.plan(self._epoch)
+                self._plan = self._batches.plan(self._epoch)
                 for _ in range(self._batch):  # after a restore, earlier batches are planned again, but not read
                     next(self._plan, None)
             planned = next(self._plan, None)
             if planned is not None:
                 self._batch += 1
-                return self._batches.records.fill(*planned, self._batches.shard)
+                return self._batches.fill(*planned)
             self._epoch += 1
             self._batch = 0
             self._plan = None
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "batch": self._batch, "fingerprint": self._batches.records.fingerprint}
+        return {"epoch": self._epoch, "batch": self._batch, "fingerprint": self._batches.fingerprint}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if state.get("fingerprint") != self._batches.records.fingerprint:
+        if state.get("fingerprint") != self._batches.fingerprint:
             what = "the loader's saved state belongs to other data, other batch shapes or another seed"
             raise PadirError(what, remedy="resume with the settings of the first run, or start a new run")
         self._epoch = state["epoch"]

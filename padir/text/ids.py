@@ -65,23 +65,10 @@ class Ids:
     def __post_init__(self):
         if self.num_embeddings == 0:
             object.__setattr__(self, "num_embeddings", self.vocab_size)
-        if self.num_sentinels < 3:
-            raise PadirError("num_sentinels", "at least 3 (mask, BOS, length)", self.num_sentinels)
-        if self.num_sentinels > _MOST_SENTINELS:
-            raise PadirError("num_sentinels", f"at most {_MOST_SENTINELS:,}", self.num_sentinels, "100 are usual")
-        if not 0 <= self.num_placeholders <= self.num_sentinels - 3:
-            expected = f"in 0 .. {self.num_sentinels - 3}, which leaves mask, BOS and length"
-            raise PadirError("num_placeholders", expected, self.num_placeholders, "use more sentinels")
-        if self.end_regular <= UNK + 1:
-            expected = f"above {UNK + 1 + self.num_sentinels}, the number of special ids"
-            raise PadirError("vocab_size", expected, self.vocab_size)
-        if not UNK < self.first_regular < self.end_regular:
-            raise PadirError(
-                "first_regular",
-                f"above {UNK} and below {self.end_regular}, the first sentinel of {self.vocab_size} ids",
-                self.first_regular,
-                "use a larger vocabulary" if self.first_regular > UNK else "",
-            )
+        checks.within(3, _MOST_SENTINELS, "100 are usual", num_sentinels=self.num_sentinels)
+        checks.within(0, self.num_sentinels - 3, "use more sentinels", num_placeholders=self.num_placeholders)
+        checks.above(UNK + 1 + self.num_sentinels, vocab_size=self.vocab_size)
+        checks.within(UNK + 1, self.end_regular - 1, "use a larger vocabulary", first_regular=self.first_regular)
         checks.at_least(self.vocab_size, num_embeddings=self.num_embeddings)
 
     @property

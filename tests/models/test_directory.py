@@ -171,7 +171,7 @@ class TestModelDirectory:
             (("config", "dropout_rate"), float("nan"), "dropout_rate nan"),
             (("config", "tied"), False, "got no such array"),
             (("config",), [1], "does not describe model"),
-            (("ids", "num_sentinels"), 10**12, "num_sentinels most 131,072"),
+            (("ids", "num_sentinels"), 10**12, "num_sentinels [3, 131072]"),
             (("ids", "num_embeddings"), 10**9, "shape"),
             (("ids", "vocab_size"), 401.0, "Ids.vocab_size whole number"),
             (("strategy",), "padir", "does not describe model"),

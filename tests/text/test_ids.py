@@ -26,11 +26,11 @@ def test_ids_are_equal_and_hash_alike_when_their_numbers_are():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: Ids(vocab_size=300), "above 2 and below 200, the first sentinel of 300 ids, got 259: use a larger"),
-        (lambda: Ids(vocab_size=4), "vocab_size must be above 103, the number of special ids, got 4"),
-        (lambda: Ids(vocab_size=500, first_regular=2), "first_regular must be above 2 and below 400"),
-        (lambda: Ids(vocab_size=500, num_sentinels=2), "at least 3"),
-        (lambda: Ids(vocab_size=10**9 + 400, num_sentinels=10**9), "num_sentinels must be at most 131,072"),
+        (lambda: Ids(vocab_size=300), "first_regular must be in [3, 199], got 259: use a larger"),
+        (lambda: Ids(vocab_size=4), "vocab_size must be above 103, got 4"),
+        (lambda: Ids(vocab_size=500, first_regular=2), "first_regular must be in [3, 399], got 2"),
+        (lambda: Ids(vocab_size=500, num_sentinels=2), "num_sentinels must be in [3, 131072], got 2"),
+        (lambda: Ids(vocab_size=10**9 + 400, num_sentinels=10**9), "num_sentinels must be in [3, 131072]"),
         (lambda: Ids(vocab_size=500, num_embeddings=400), "at least 500, got 400"),
         (lambda: Ids(vocab_size=500).mask_range(98), "98 positions and 3 more, got 100"),
         (lambda: pad_rows([[1, 2, 3]], 2), "3 tokens does not fit into 2"),

@@ -16,7 +16,7 @@ from support.refusals import refused
 from support.tiny import one_layer_model, pairs, rows_of
 from support.training import train_tiny
 
-from padir.data.loader import _Records
+from padir.data.loader import _Batches
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
@@ -150,14 +150,14 @@ class TestNormaliser:
 
 
 def test_a_batch_that_cannot_be_read_costs_no_step_before_it(data, tmp_path, monkeypatch):
-    fill, numbers = _Records.fill, itertools.count(1)
+    fill, numbers = _Batches.fill, itertools.count(1)
 
     def damaged(self, *args):
         if next(numbers) == 3:
             raise PadirError("the third batch is damaged")
         return fill(self, *args)
 
-    monkeypatch.setattr(_Records, "fill", damaged)
+    monkeypatch.setattr(_Batches, "fill", damaged)
     with refused("the third batch is damaged"):
         train_tiny(data, tmp_path / "model", num_steps=4, intervals=Intervals(log=1, evaluate=0, checkpoint=2))
     (saved,) = (tmp_path / "model" / "checkpoints").iterdir()
