@@ -25,7 +25,6 @@ from gin.config_parser import ImportStatement
 
 from padir.data.plan import Batching
 from padir.data.prepared import Mixture
-from padir.data.sources import ParallelText
 from padir.decoding.options import Decoding
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, listed, nearest
@@ -43,7 +42,7 @@ from padir.training.optimizer import Adafactor, Adam, Cosine
 from padir.training.start_from import StartFrom
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
-    *(ParallelText, Mixture, Batching, ModelConfig, Sharding),
+    *(Mixture, Batching, ModelConfig, Sharding),
     *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), FromStrategy, Smart, Glat, SampledUnroll),
     *(TrainConfig, Objective, Causal, Sum, Adafactor, Adam, Cosine),
     *(Averaging, Intervals, NotFinite, StartFrom, Decoding),

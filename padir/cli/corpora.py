@@ -24,7 +24,7 @@ def files_of(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def source_of(args: argparse.Namespace) -> Source:
-    """Corpus of --task, of --recipe or of files, or the `ParallelText` that gin binds."""
+    """Corpus of --task, of --recipe or of files."""
     files = files_of(args)
     if getattr(args, "recipe", None):
         if args.task or files or args.languages or args.data_dir:
@@ -48,11 +48,6 @@ def source_of(args: argparse.Namespace) -> Source:
         return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **files)
     if args.languages:
         raise _languages_of_no_file()
-    if args.gin:
-        from padir import config
-
-        if config.bound(ParallelText):
-            return config.configured(ParallelText)()
     recipe = ", --recipe NAME" if hasattr(args, "recipe") else ""
     data = ", or --data DIR, a prepared folder" if hasattr(args, "data") else ""
     files = "--languages SRC-TGT with --train, --validation or --test files"

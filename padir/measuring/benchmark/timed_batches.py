@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from padir import checks
-from padir.data.prepared import split_lengths
+from padir.data.prepared import load_manifest, read_lengths
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
@@ -72,7 +72,7 @@ def drawn_lengths(folder: str, split: str, sentences: int) -> np.ndarray:
     Raises:
       PadirError: the split has too few pairs, or the folder is not a prepared folder.
     """
-    length_N2 = split_lengths(folder, split)
+    length_N2 = read_lengths(folder, split, load_manifest(folder).split(split, folder).written)
     if not 1 <= sentences <= len(length_N2):
         what = f"the benchmark needs {sentences} lengths, but {folder} has {len(length_N2)}"
         raise PadirError(what, remedy="lower batch_size and sentences")
