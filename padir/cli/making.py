@@ -62,7 +62,7 @@ def run_prepare(args: argparse.Namespace) -> dict[str, Any]:
     limits = LengthLimits(**chosen(args, "padir.data.prepared:LengthLimits"))
     if args.dedupe:
         limits = dataclasses.replace(limits, drop=tuple(dict.fromkeys((*limits.drop, "duplicate"))))
-    settings = given(args, "placeholders") | chosen(args, "padir.data.prepare:prepare")
+    settings = given(args, "placeholders")
     with sent_folder(args.output) as output:
         manifest = prepare(source, vocabulary, output, limits, overwrite=args.overwrite, **settings)
     print_splits(args.output, manifest)

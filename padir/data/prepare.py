@@ -55,7 +55,6 @@ def prepare(
     output_dir: PathLike,
     limits: LengthLimits = LengthLimits(),  # noqa: B008
     *,
-    records_per_shard: int = 1_000_000,
     placeholders: float = 0.0,
     overwrite: bool = False,
     progress: bool = True,
@@ -66,7 +65,6 @@ def prepare(
     kept, unless `overwrite` is set. Leftovers of killed processes beside the folder are removed.
 
     Args:
-      records_per_shard: a split with more records is cut into several files.
       placeholders: share of the training pairs in which spans that are equal on both sides become placeholders
         (`padir.text.spans`). A model trained on these pairs keeps such spans where `Decoding.placeholders` names them.
       overwrite: replace a prepared folder, whatever it was made from.
@@ -75,7 +73,6 @@ def prepare(
       PadirError: the folder holds something else or cannot be written, a number is out of range, or the source cannot
         be read.
     """
-    checks.counts(1, records_per_shard=records_per_shard)
     checks.within(0, 1, placeholders=placeholders)
     if placeholders:
         tokenizer = tokenizer.with_placeholders()
@@ -87,7 +84,6 @@ def prepare(
         source=CorpusInfo(source.name, source.source_language, source.target_language),
         vocabulary=VocabularyInfo(tokenizer.sha256, ids.vocab_size, ids.num_sentinels, ids.num_placeholders),
         limits=limits,
-        records_per_shard=records_per_shard,
         splits={},
         text_form="plain",
         placeholders=float(placeholders),
@@ -100,7 +96,7 @@ def prepare(
         splits = {}
         audit = Audit((source.source_language, source.target_language), limits.drop)
         for split in sorted(source.splits, key="train".__ne__):  # the audit sees training first
-            writer = SplitWriter(partial, split, limits, records_per_shard)
+            writer = SplitWriter(partial, split, limits)
             audit.begin(split)
             marker = Marker(placeholders if split == "train" else 0.0)
             splits[split] = _write_split(source, split, tokenizer, writer, audit, marker, progress)

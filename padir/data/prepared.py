@@ -143,7 +143,6 @@ class PreparedManifest(Manifest):
     Attributes:
       source: name and languages of the corpus.
       vocabulary, limits: vocabulary and length limits that the corpus was prepared with.
-      records_per_shard: largest number of records in one file.
       splits: counts and files of each split, by name.
       text_form: the form of the text that the records hold (`padir.text.normalise.FORMS`).
       distilled: in a distilled folder, the inputs of `padir distill` and the teacher's validation BLEU; else None.
@@ -153,7 +152,6 @@ class PreparedManifest(Manifest):
     source: CorpusInfo
     vocabulary: VocabularyInfo
     limits: LengthLimits
-    records_per_shard: int
     splits: dict[str, SplitInfo]
     text_form: str
     distilled: dict[str, Any] | None = None
@@ -239,11 +237,6 @@ def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
             remedy=REMEDY,
         )
     return length_N2
-
-
-def split_lengths(directory: PathLike, split: str) -> np.ndarray:
-    """Numbers of tokens of each record of a split (`read_lengths`); the manifest gives the number of records."""
-    return read_lengths(directory, split, load_manifest(directory).split(split, directory).written)
 
 
 def load_tokenizer(directory: PathLike) -> Tokenizer:

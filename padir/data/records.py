@@ -55,12 +55,11 @@ class SplitWriter:
     info: SplitInfo
     corpus = ""
 
-    def __init__(self, directory: Path, split: str, limits: LengthLimits, per_shard: int):
+    def __init__(self, directory: Path, split: str, limits: LengthLimits):
         self.directory = directory
         self._split = split
         self._limits = limits
-        self._stack = contextlib.ExitStack()
-        self._shards = _Shards(directory, split, per_shard)
+        self._path = directory / f"{split}-00000-of-00001.arrayrecord"
         self._dropped: collections.Counter[str] = collections.Counter()
         self._corpora: dict[str, dict[str, int]] = {}
         self._digest = hashlib.sha256()
@@ -68,9 +67,8 @@ class SplitWriter:
         self.read = 0
 
     def __enter__(self) -> SplitWriter:
-        path = self.directory / f"dropped-{self._split}.jsonl"
-        self._drops = self._stack.enter_context(path.open("w", encoding="utf-8"))
-        self._stack.enter_context(self._shards)
+        self._records = ArrayRecordWriter(str(self._path), _WRITER_OPTIONS)
+        self._drops = (self.directory / f"dropped-{self._split}.jsonl").open("w", encoding="utf-8")
         return self
 
     def write(
@@ -92,11 +90,14 @@ class SplitWriter:
             self._drops.write(json.dumps({"line": self.read, "reason": reason}) + "\n")
             return
         counts["written"] += 1
-        self._shards.write(np.array([len(source_ids), *source_ids, *target_ids], "<i4").tobytes())
+        with self._room():
+            self._records.write(np.array([len(source_ids), *source_ids, *target_ids], "<i4").tobytes())
         self._lengths.extend((len(source_ids), len(target_ids)))
 
     def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+        self._drops.close()
+        with self._room():
+            self._records.close()
         length_N2 = np.array(self._lengths, "<i4").reshape(-1, 2)
         np.save(self.directory / lengths_name(self._split), length_N2, allow_pickle=False)
         totals = length_N2.sum(0, dtype=np.int64)
@@ -109,54 +110,18 @@ class SplitWriter:
             target_tokens=int(totals[1]),
             longest_source=int(longest[0]),
             longest_target=int(longest[1]),
-            shards=tuple(self._shards.names),
+            shards=(self._path.name,),
             sha256=self._digest.hexdigest(),
             corpora={name: counts for name, counts in self._corpora.items() if name},
         )
 
-
-class _Shards:
-    """Writes ArrayRecord files of at most `per_shard` records; their final names hold the number of files."""
-
-    def __init__(self, directory: Path, split: str, per_shard: int):
-        self._directory = directory
-        self._split = split
-        self._per_shard = per_shard
-        self._paths: list[Path] = []
-        self._count = 0
-        self.names: list[str] = []
-
-    def __enter__(self) -> _Shards:
-        self._open()
-        return self
-
-    def _open(self) -> None:
-        self._paths.append(self._directory / f"{self._split}-{len(self._paths):05d}.partial")
-        self._writer = ArrayRecordWriter(str(self._paths[-1]), _WRITER_OPTIONS)
-
-    def write(self, record: bytes) -> None:
-        with self._written():
-            if self._count and self._count % self._per_shard == 0:
-                self._writer.close()
-                self._open()
-            self._writer.write(record)
-        self._count += 1
-
     @contextlib.contextmanager
-    def _written(self) -> Iterator[None]:
+    def _room(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:  # ArrayRecord's error for a full disk
             why = str(error).split(";")[0]
-            raise PadirError(f"cannot write {self._paths[-1]} ({why})", remedy="make room on its disk") from error
-
-    def __exit__(self, *exception: object) -> None:
-        with self._written():
-            self._writer.close()
-        for number, path in enumerate(self._paths):
-            name = f"{self._split}-{number:05d}-of-{len(self._paths):05d}.arrayrecord"
-            path.rename(path.with_name(name))
-            self.names.append(name)
+            raise PadirError(f"cannot write {self._path} ({why})", remedy="make room on its disk") from error
 
 
 @contextlib.contextmanager

@@ -245,7 +245,7 @@ def _write(
     replaced = {*manifest.splits[SPLIT].shards, lengths_name(SPLIT), f"dropped-{SPLIT}.jsonl"}
     for name in manifest.files.keys() - replaced:
         shutil.copyfile(data_dir / name, folder / name)
-    with SplitWriter(folder, SPLIT, manifest.limits, manifest.records_per_shard) as writer:
+    with SplitWriter(folder, SPLIT, manifest.limits) as writer:
         for numbers, rows in translations:
             tokens, texts = sources.read(numbers)
             targets = sources.tokenizer.encode_batch([sources.tokenizer.normalised(row["text"]).text for row in rows])

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -7,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from support.refusals import refuses
 from support.small_corpus import Listed, Numbers
 
 from padir.data.loader import default_source_length, make_loader
 from padir.data.plan import PLANS, Batching
 from padir.data.prepare import prepare
-from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
+from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo, load_manifest
 from padir.data.records import Records
 from padir.data.sources import multi30k
 from padir.storage.files import write_json
-from padir.storage.manifest import FileSum, sealed
+from padir.storage.manifest import FileSum, file_sums, sealed
 from padir.text.tokenizer import train
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
@@ -26,7 +28,7 @@ MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory, tokenizer):
     directory = tmp_path_factory.mktemp("prepared") / "numbers"
-    prepare(Numbers(), tokenizer, directory, records_per_shard=70, progress=False)
+    prepare(Numbers(), tokenizer, directory, progress=False)
     return directory
 
 
@@ -52,6 +54,23 @@ def segments(batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 def same(a, b) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+
+
+def test_records_in_several_files(prepared, loader, tmp_path):
+    """Earlier versions cut a long split into files."""
+    folder = shutil.copytree(prepared, tmp_path / "parts")
+    manifest = load_manifest(folder)
+    train = manifest.splits["train"]
+    records = ArrayRecordReader(str(folder / train.shards[0])).read_all()
+    shards = ("a.arrayrecord", "b.arrayrecord")
+    for name, some in zip(shards, (records[:70], records[70:]), strict=True):
+        with contextlib.closing(ArrayRecordWriter(str(folder / name), "group_size:1")) as writer:
+            for record in some:
+                writer.write(record)
+    splits = manifest.splits | {"train": dataclasses.replace(train, shards=shards)}
+    dataclasses.replace(manifest, files=file_sums(folder), splits=splits).write(folder)
+    batches = make_loader(folder, Batching(4, 32), num_epochs=1)
+    assert all(itertools.starmap(same, zip(batches, loader(num_epochs=1), strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +243,7 @@ def test_default_source_length():
     train = SplitInfo(10, 10, {}, 190, 100, 30, 20, (), "")
     test = dataclasses.replace(train, longest_source=290)
     corpus, vocabulary = CorpusInfo("made up", "de", "en"), VocabularyInfo("", 400, 100)
-    of_one = PreparedManifest({}, corpus, vocabulary, LengthLimits(), 1, {"train": train}, "plain")
+    of_one = PreparedManifest({}, corpus, vocabulary, LengthLimits(), {"train": train}, "plain")
     assert default_source_length(of_one, 128) == 288  # 1.1 * 128 * (190 + 10) / 100 = 281.6
     assert default_source_length(dataclasses.replace(of_one, splits={"train": train, "test": test}), 128) == 296
 

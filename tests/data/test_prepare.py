@@ -89,15 +89,6 @@ def test_corpora_are_counted_by_name(tmp_path, out, made):
     assert load_manifest(out).splits["train"] == train
 
 
-def test_shards(out, made, tokenizer):
-    shards = made(Numbers(num_train=10), records_per_shard=4).splits["train"].shards
-    assert shards == tuple(f"train-0000{i}-of-00003.arrayrecord" for i in range(3))
-    read = [records(out / name) for name in shards]
-    assert [len(each) for each in read] == [4, 4, 2]
-    texts = [(tokenizer.decode(r[1 : r[0]]), tokenizer.decode(r[r[0] + 1 : -1])) for each in read for r in each]
-    assert texts == list(Numbers(num_train=10).pairs("train"))
-
-
 def test_the_same_inputs_give_the_same_bytes(tmp_path, made, tokenizer):
     assert prepare(Numbers(), tokenizer, tmp_path / "again", progress=False) == made()
 

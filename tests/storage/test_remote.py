@@ -14,12 +14,13 @@ from support.tiny_model import prepared_numbers, random_model_dir
 
 from padir import PadirError
 from padir.data.prepare import prepare
-from padir.data.prepared import load_manifest
+from padir.data.prepared import LengthLimits, load_manifest
 from padir.storage import remote
 from padir.storage.manifest import MANIFEST, sealed, write_manifest
 from padir.storage.remote import RemoteFolder, Unreachable, fetched, sent_folder
 
 RUN = "gs://bucket/run"
+SHORT = LengthLimits(max_source_tokens=50)
 
 
 @pytest.fixture
@@ -295,17 +296,17 @@ class TestPrepared:
         assert load_manifest(bucket.root / "bucket" / "data", verify=True) == manifest
         shutil.rmtree(tmp_path / "copies")
         assert write() == manifest and not names(bucket, "put")
-        refuses(lambda: write(records_per_shard=50), "set overwrite")
+        refuses(lambda: write(limits=SHORT), "set overwrite")
         assert not names(bucket, "put")
-        write(records_per_shard=50, overwrite=True)
-        assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 50
+        write(limits=SHORT, overwrite=True)
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True).limits == SHORT
 
     @pytest.mark.parametrize("earlier", [False, True])
     @pytest.mark.parametrize("failing", ["read", "remove", "put"])
     def test_what_could_not_be_sent_is_sent_by_the_next_call(self, bucket, tmp_path, monkeypatch, failing, earlier):
         """Nothing is made again, whether the address held an earlier folder or nothing."""
         if earlier:
-            self.write(tmp_path, records_per_shard=50)
+            self.write(tmp_path, limits=SHORT)
         refuses(
             lambda: self.write(tmp_path, bucket, failing, overwrite=True),
             "run the same command again",
@@ -314,21 +315,21 @@ class TestPrepared:
         with monkeypatch.context() as patch:
             patch.setattr("padir.data.prepare._write_split", None)
             self.write(tmp_path)
-        assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 1_000_000
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True).limits == LengthLimits()
 
     def test_what_others_wrote_since_is_not_replaced(self, bucket, tmp_path):
         with pytest.raises(Unreachable):
-            self.write(tmp_path, bucket, "put", records_per_shard=50)
+            self.write(tmp_path, bucket, "put", limits=SHORT)
         folder = prepared_numbers(tmp_path)
         shutil.copytree(folder, bucket.root / "bucket" / "data")
-        refuses(lambda: self.write(tmp_path, records_per_shard=50), "set overwrite")
+        refuses(lambda: self.write(tmp_path, limits=SHORT), "set overwrite")
         assert load_manifest(bucket.root / "bucket" / "data", verify=True) == load_manifest(folder)
 
     def test_an_address_that_was_cleared_is_written_anew(self, bucket, tmp_path):
         self.write(tmp_path)
         shutil.rmtree(bucket.root / "bucket" / "data")
-        self.write(tmp_path, records_per_shard=50)
-        assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 50
+        self.write(tmp_path, limits=SHORT)
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True).limits == SHORT
 
     def test_a_training_run_gets_no_other_manifest(self, bucket, tmp_path):
         (bucket.root / "bucket" / "data" / "checkpoints" / "4").mkdir(parents=True)

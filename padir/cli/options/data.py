@@ -38,9 +38,8 @@ def prepare_options(parser: Parser) -> None:
         "max_length_ratio": "drop pairs whose lengths have a larger ratio",
         "drop": "training pairs to drop: equal (both sides are equal), script (a side is in the wrong script)",
     }
-    shards = {"records_per_shard": "number of records in one file"}
-    owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
-    settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS} | RECIPE)
+    owners = {"data.prepared:LengthLimits": limits, "text.tokenizer:Tokenizer.load": SENTINELS}
+    settings_option(parser, owners | RECIPE)
     about = "share of the training pairs in which tags, URLs, numbers and names that are equal on both sides become"
     about += " placeholders, for --placeholders of `padir translate`; 0.5 is usual"
     setting(parser, "padir.data.prepare:prepare", "placeholders", about, type=float, metavar="SHARE")
