@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -71,28 +71,34 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def from_first(make: Callable[[], Any]) -> Any:
-    """Calls `make` in the first process and returns the result, or raises its error, in all processes.
+def from_every(make: Callable[[], Any]) -> list[Any]:
+    """Calls `make` in every process; returns the results of all processes, in each of them.
 
-    All processes must call this function. With several processes the result is sent as JSON, so tuples become lists.
+    All processes must call this function. With several processes the results travel as JSON, so that tuples become
+    lists. If `make` fails or is interrupted in one process, all raise an error.
     """
     if jax.process_count() == 1:
-        return make()
-    text = b""
+        return [make()]
     error = None
-    if is_first():
-        try:
-            text = json.dumps({"value": make()}).encode()
-        except Exception as raised:  # any error, because the others wait for an answer
-            text = json.dumps({"error": str(raised)}).encode()
-            error = raised
-    size = int(_told(np.array(len(text), np.int32)))
-    told = json.loads(_told(padded(text, size)).tobytes()[:size])
+    try:
+        content = json.dumps({"made": make()}).encode()
+    except (Exception, KeyboardInterrupt) as raised:  # any error, because the others wait for an answer
+        content = json.dumps({"error": str(raised)}).encode()
+        error = raised
+    sizes = from_all(np.array(len(content), np.int32))
+    texts = from_all(padded(content, int(sizes.max())))
     if error is not None:
         raise error
-    if "error" in told:
-        raise PadirError(f"the first process stopped: {told['error']}")
-    return told["value"]
+    answers = [json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes.tolist(), strict=True)]
+    for process, answer in enumerate(answers):
+        if "error" in answer:
+            raise PadirError(f"process {process} stopped: {answer['error'] or 'read its messages'}")
+    return [answer["made"] for answer in answers]
+
+
+def from_first(make: Callable[[], Any]) -> Any:
+    """Calls `make` in the first process, and returns its result in all processes (see `from_every`)."""
+    return from_every(lambda: make() if is_first() else None)[0]
 
 
 def padded(text: bytes, size: int) -> np.ndarray:
@@ -110,7 +116,7 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     """Calls `make` in every process, checks that all results are the same, and returns this process's result.
 
     All processes must call this function. Processes with different data or options would compute nonsense, or wait for
-    each other forever. An error of `make` is raised here, and a PadirError in the other processes.
+    each other forever.
 
     Args:
       what: name of the results in the error message.
@@ -118,40 +124,18 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     """
     if jax.process_count() == 1:
         return make()
-    made = None
-    error = None
-    said = bytes(32)
-    try:
-        made = make()
-        said = hashlib.sha256(re.sub(r" at 0x\w+", "", say(made)).encode()).digest()
-    except Exception as raised:  # any error, because the others wait for an answer
-        error = raised
-    digests = [digest.tobytes() for digest in from_all(np.frombuffer(said, np.uint8))]
-    if error is not None:
-        raise error
-    if bytes(32) in digests:
-        raise PadirError(f"process {digests.index(bytes(32))} stopped: read its messages")
-    for number, digest in enumerate(digests):
-        if digest != digests[0]:
+    made: list[T] = []
+
+    def digest() -> str:
+        made.append(make())
+        return hashlib.sha256(re.sub(r" at 0x\w+", "", say(made[0])).encode()).hexdigest()
+
+    digests = from_every(digest)
+    for number, each in enumerate(digests):
+        if each != digests[0]:
             wrong = f"{what} must be the same in all processes, but process {number} and process 0 differ"
             raise PadirError(wrong, remedy="give both the same options and the same data")
-    return cast(T, made)
-
-
-def arrays_from_first(tree: PyTree, place: Callable[[np.ndarray, Any], Any], where: PyTree) -> PyTree:
-    """Sends a tree of arrays from the first process to all, one at a time, and calls place(array, entry) for each.
-
-    In the other processes, `tree` holds objects with the same shapes and dtypes. `where` is a tree of the entries, for
-    example of shardings.
-    """
-    if jax.process_count() == 1:
-        return jax.tree.map(place, tree, where)
-
-    def told(leaf, entry):
-        mine = np.asarray(leaf) if is_first() else np.zeros(leaf.shape, leaf.dtype)
-        return place(_told(mine), entry)
-
-    return jax.tree.map(told, tree, where)
+    return made[0]
 
 
 def read_by_first(read: Callable[[], tuple[PyTree, Any] | None], like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
@@ -171,7 +155,14 @@ def read_by_first(read: Callable[[], tuple[PyTree, Any] | None], like: PyTree, s
         return [value]
 
     values = from_first(read_rest)
-    return (arrays_from_first(arrays, spread, shardings), values[0]) if values else (None, None)
+    if not values:
+        return None, None
+
+    def send(leaf, sharding):  # one array at a time
+        mine = leaf if is_first() else np.zeros(leaf.shape, leaf.dtype)
+        return spread(_told(np.asarray(mine)), sharding)
+
+    return jax.tree.map(send, arrays, shardings), values[0]
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -192,6 +183,8 @@ def gathered(tree: PyTree) -> PyTree:
 
 def _told(mine: np.ndarray) -> np.ndarray:
     """Returns the first process's array in all processes; `mine` has the same shape and dtype in all processes."""
+    if jax.process_count() == 1:
+        return mine
     return jax.device_get(settle(_first(_process_mesh())(_by_process(mine))))
 
 
@@ -259,26 +252,11 @@ def ignore_absent_tpus(pci: Path = _PCI) -> None:
 def shared_out(items: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
     """Results of `work` for all items, in all processes; process I of N works on the items I, I + N, I + 2 N, ...
 
-    All processes must call this function with the same items. With several processes the results travel as JSON, so
-    that tuples become lists. If `work` fails or is interrupted in one process, all raise an error.
+    All processes must call this function with the same items (see `from_every`).
     """
     processes = jax.process_count()
-    if processes == 1:
-        return [work(item) for item in items]
-    error = None
-    try:
-        content = json.dumps({"done": [work(item) for item in items[jax.process_index() :: processes]]}).encode()
-    except (Exception, KeyboardInterrupt) as raised:  # any error, because the others wait for an answer
-        content = json.dumps({"error": str(raised)}).encode()
-        error = raised
-    sizes = from_all(np.array(len(content), np.int32))
-    texts = from_all(padded(content, int(sizes.max())))
-    if error is not None:
-        raise error
     results: list[Any] = [None] * len(items)
-    answers = [json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes.tolist(), strict=True)]
-    for process, answer in enumerate(answers):
-        if "error" in answer:
-            raise PadirError(f"process {process} stopped: {answer['error'] or 'read its messages'}")
-        results[process::processes] = answer["done"]
+    every = from_every(lambda: [work(item) for item in items[jax.process_index() :: processes]])
+    for process, done in enumerate(every):
+        results[process::processes] = done
     return results

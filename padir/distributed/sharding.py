@@ -14,13 +14,13 @@ XLA inserts the communication (`jax.jit` on arrays with a `NamedSharding`); the 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -29,8 +29,7 @@ from padir.errors import PadirError
 
 DATA = "data"
 MODEL = "model"
-AXES = ("abs_position", "embed", "heads", "joined_kv", "keep", "length", "mlp", "relpos_buckets", "vocab")
-RULES = (("vocab", MODEL), ("mlp", MODEL), ("heads", MODEL), ("joined_kv", MODEL))
+RULES = {"vocab": MODEL, "mlp": MODEL, "heads": MODEL, "joined_kv": MODEL}  # axes of parameters, and of the mesh
 
 
 @runtime_checkable
@@ -52,22 +51,10 @@ class Sharding:
     Attributes:
       model_parallel: number of devices that share the work on a row; the rows are split over groups of this size.
       shard_parameters: split parameters and optimizer state over the mesh axis "data", too.
-      rules: pairs (axis of a parameter, mesh axis); the first rule that applies wins. An axis is not split if its size
-        is no multiple of the number of devices, or if another axis of the parameter is split over the same mesh axis.
-        `shard_parameters` adds ("embed", "data") at the end.
-
-    Raises:
-      PadirError: a rule has an unknown name.
     """
 
     model_parallel: checks.Count = 1
     shard_parameters: bool = False
-    rules: tuple[tuple[str, str], ...] = RULES
-
-    def __post_init__(self):
-        for name, axis in self.rules:
-            checks.one_of(AXES, **{"the axis of a parameter in Sharding.rules": name})
-            checks.one_of((DATA, MODEL), **{f"the mesh axis of {name!r} in Sharding.rules": axis})
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh [data, model] of the given devices (default: all); adjacent devices share the work on a row."""
@@ -96,21 +83,21 @@ class Sharding:
             raise PadirError("ModelConfig.width", expected, model.width)
 
     def spec(self, axes: Sequence[str], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-        """The `PartitionSpec` of an array with the given axis names and shape.
+        """The `PartitionSpec` of an array with the given axis names and shape, by `RULES`.
+
+        An axis is not split if its size is no multiple of the number of devices, or if an earlier axis of the array is
+        split over the same mesh axis.
 
         >>> mesh = AbstractMesh((2, 4), ("data", "model"))
         >>> tuple(Sharding(4, shard_parameters=True).spec(("vocab", "embed"), (32, 8), mesh))
         ('model', 'data')
         """
-        rules = (*self.rules, ("embed", DATA)) if self.shard_parameters else self.rules
+        rules = RULES | {"embed": DATA} if self.shard_parameters else RULES
         entries: list[str | None] = []
         for name, size in zip(axes, shape, strict=True):
-            fitting = (
-                axis
-                for ruled, axis in rules
-                if ruled == name and axis not in entries and mesh.shape[axis] > 1 and size % mesh.shape[axis] == 0
-            )
-            entries.append(next(fitting, None))
+            axis = rules.get(name)
+            fits = axis is not None and axis not in entries and mesh.shape[axis] > 1 and size % mesh.shape[axis] == 0
+            entries.append(axis if fits else None)
         while entries and entries[-1] is None:
             entries.pop()
         return PartitionSpec(*entries)
@@ -127,33 +114,18 @@ class Sharding:
 def of_state(state: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """The sharding of every array of a state that contains trees like the parameters, such as an optimizer's.
 
-    Arrays with the shape of a parameter have the parameter's sharding. Arrays that lack one axis of a parameter
-    (Adafactor's row and column means) are sharded along the remaining axes. All other arrays are on every device.
+    Arrays with the name and shape of a parameter have the parameter's sharding. All other arrays are on every device.
     """
-    shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    known = dict(zip(paths, zip(shapes, jax.tree.leaves(shardings), strict=True), strict=True))
+    named = jax.tree_util.tree_leaves_with_path(params)
+    leaves = zip(named, jax.tree.leaves(shardings), strict=True)
+    known = {(path, leaf.shape): sharding for (path, leaf), sharding in leaves}
+    whole = NamedSharding(mesh, PartitionSpec())
 
     def place(path, leaf):
-        owner = next((known[path[i:]] for i in range(len(path)) if path[i:] in known), None)
-        fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
-        spec = PartitionSpec() if owner is None else _like(leaf.shape, owner[0], owner[1].spec, fields)
-        return NamedSharding(mesh, spec)
+        ends = ((path[i:], leaf.shape) for i in range(len(path)))
+        return next((known[end] for end in ends if end in known), whole)
 
     return jax.tree_util.tree_map_with_path(place, state)
-
-
-def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> PartitionSpec:
-    """The `PartitionSpec` of an array with a parameter's shape, or with this shape without one axis."""
-    if shape == whole_shape:
-        return spec
-    lacking = [i for i in range(len(whole_shape)) if whole_shape[:i] + whole_shape[i + 1 :] == shape]
-    if not lacking:
-        return PartitionSpec()
-    # Optax's row means of a square matrix lack the last of its two axes, and the column means lack the first.
-    without = lacking[-1] if "v_row" in fields else lacking[0]
-    entries = [*spec, *[None] * (len(whole_shape) - len(spec))]
-    return PartitionSpec(*entries[:without], *entries[without + 1 :])
 
 
 def process_rows(mesh: Mesh) -> tuple[int, int]:
@@ -181,13 +153,10 @@ def on_host(tree: PyTree) -> PyTree:
     If an array lies on the devices of several processes, all processes must call this function, and each gets the whole
     array.
     """
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
     if all(array.is_fully_addressable or array.is_fully_replicated for array in arrays):
         return jax.device_get(tree)
-    settle(leaves)
-    leaves = settle(_replicate(NamedSharding(leaves[0].sharding.mesh, PartitionSpec()))(leaves))
-    return jax.tree.unflatten(structure, jax.device_get(leaves))
+    return multihost_utils.process_allgather(settle(tree), tiled=True)
 
 
 def settle(tree: PyTree) -> PyTree:
@@ -199,11 +168,6 @@ def settle(tree: PyTree) -> PyTree:
     if jax.process_count() > 1 and jax.default_backend() == "cpu":
         jax.block_until_ready(tree)
     return tree
-
-
-@functools.cache
-def _replicate(everywhere: NamedSharding) -> Callable[[list[jax.Array]], list[jax.Array]]:
-    return jax.jit(lambda leaves: leaves, out_shardings=everywhere)
 
 
 def keep_rows(x: jax.Array) -> jax.Array:
@@ -242,13 +206,3 @@ def mesh_of(tree: PyTree) -> Mesh | None:
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and DATA in sharding.mesh.axis_names:
         return sharding.mesh if sharding.mesh.size > 1 else None
     return None
-
-
-def part_held(shardings: PyTree, shapes: PyTree) -> float:
-    """The share of the numbers in a tree of arrays that one device holds, in (0, 1]."""
-    sizes = [
-        (np.prod(sharding.shard_shape(leaf.shape)), np.prod(leaf.shape))
-        for sharding, leaf in zip(jax.tree.leaves(shardings), jax.tree.leaves(shapes), strict=True)
-    ]
-    held, whole = np.sum(sizes, axis=0)
-    return float(held / whole)

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from padir.distributed.processes import from_first, gathered, is_first, read_by_first
+from padir.distributed.processes import from_first, gathered, is_first
 from padir.errors import PadirError, first_line
 from padir.models.directory import ModelCard, check_shapes, model_params, read_card
 from padir.refinement.protocols import Corruption, Strategy
@@ -142,13 +142,6 @@ class Checkpoints:
         for old in set(self.steps()) - {step, *regular[-self.keep :]} - protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
         self.after_save()
-
-    def restore(self, like: PyTree, shardings: PyTree) -> tuple[PyTree, Any]:
-        """State on the devices and loader state of the newest undamaged checkpoint; (None, None) without checkpoints.
-
-        All processes must call this function.
-        """
-        return read_by_first(lambda: self.restore_latest(like), like, shardings)
 
     def restore_latest(self, like: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
         """State (like `like`) and loader state of the newest undamaged checkpoint, or None; logs damaged ones.

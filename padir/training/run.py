@@ -102,7 +102,7 @@ class TrainRun:
         """The state of the last checkpoint, to whose place the batches go on; without checkpoints the initial state."""
         like = self.sharded_step.like
         shardings = self.sharded_step.shardings
-        state, loader_state = self.checkpoints.restore(like, shardings)
+        state, loader_state = read_by_first(lambda: self.checkpoints.restore_latest(like), like, shardings)
         if state is not None:
             self.loader.set_state(loader_state)
             return state

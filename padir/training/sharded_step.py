@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from padir.distributed.sharding import DATA, part_held, process_rows
-from padir.models.params import init_params
+from padir.distributed.sharding import DATA, of_state
+from padir.models.params import init_params, param_axes
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 from padir.training.batch import Batch, Sums
 from padir.training.config import TrainConfig
-from padir.training.state import TrainState, state_shardings
+from padir.training.state import TrainState
 from padir.training.step import make_step
 
 
@@ -38,10 +38,17 @@ class ShardedStep:
         self._seed = config.seed
         self._optimizer = config.transformation()
         self.like = jax.eval_shape(self._state)
-        self.shardings = state_shardings(self.like, config.sharding, self.mesh, self.model)
+        params = config.sharding.of_params(param_axes(self.model), self.like.params, self.mesh)
+        self.shardings = of_state(self.like, self.like.params, params, self.mesh)
         self._initial = jax.jit(self._state, out_shardings=self.shardings)
         step_fn = make_step(self.model, self._optimizer, config)
-        self._step = jit_on_mesh(step_fn, self.mesh, self.shardings)
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        # The batch is passed as a dict, as `lower` would fill a Batch with objects that are no arrays.
+        self._step = jax.jit(
+            lambda state, arrays: step_fn(state, Batch(**arrays)),
+            donate_argnums=0,
+            out_shardings=(self.shardings, everywhere),
+        )
 
     def _state(self, params: PyTree = None) -> TrainState:
         params = init_params(self.model, self._seed) if params is None else params
@@ -53,12 +60,7 @@ class ShardedStep:
 
     def place(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         """Places the rows of this process on its devices, as its part of a batch over all processes."""
-        by_row = NamedSharding(self.mesh, PartitionSpec(DATA))
-        _, num_shares = process_rows(self.mesh)
-        return {
-            name: jax.make_array_from_process_local_data(by_row, rows, (len(rows) * num_shares, *rows.shape[1:]))
-            for name, rows in arrays.items()
-        }
+        return jax.make_array_from_process_local_data(NamedSharding(self.mesh, PartitionSpec(DATA)), arrays)
 
     def __call__(self, state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Sums]:
         """Takes a step on a batch that `place` has put on the devices; the memory of `state` is given away."""
@@ -72,23 +74,4 @@ class ShardedStep:
 
     def __str__(self) -> str:
         data, model = self.mesh.devices.shape
-        part = part_held(self.shardings, self.like)
-        return (
-            f"{self.mesh.size} devices: the rows of a batch are split {data} ways, the work on each row {model} ways;"
-            f" a device holds {part:.1%} of the state"
-        )
-
-
-def jit_on_mesh(
-    step_fn: Callable[[TrainState, Batch], tuple[TrainState, Sums]], mesh: Mesh, shardings: TrainState
-) -> jax.stages.Wrapped:
-    """Jits a step as one program on all devices, which donates the memory of its input state."""
-    everywhere = NamedSharding(mesh, PartitionSpec())
-
-    # The batch is passed as a dict, as `lower` would fill a Batch with objects that are no arrays.
-    def on_mesh(state: TrainState, arrays: dict[str, Any]) -> tuple[TrainState, Sums]:
-        state, sums = step_fn(state, Batch(**arrays))
-        state = jax.lax.with_sharding_constraint(state, shardings)
-        return state, jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, everywhere), sums)
-
-    return jax.jit(on_mesh, donate_argnums=0)
+        return f"{self.mesh.size} devices: the rows of a batch are split {data} ways, the work on each row {model} ways"

@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 import flax.traverse_util
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -60,8 +59,8 @@ class StartFrom:
             remedy = "change ModelConfig.width, or start from another model"
             raise PadirError(f"start_from must be a model of width {model.config.width}, got {got}", remedy=remedy)
         found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
-        fresh = jax.jit(lambda: init_params(model, seed))()
-        flat = {name: np.array(leaf) for name, leaf in flax.traverse_util.flatten_dict(fresh, sep="/").items()}
+        fresh = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
+        flat = {name: np.array(leaf) for name, leaf in fresh.items()}
         rows: dict[str, int] = {}
         why: dict[str, str] = {}
         for name, leaf in flat.items():

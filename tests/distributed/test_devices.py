@@ -203,18 +203,22 @@ class TestAgreeing:
 
     def agreed(self, monkeypatch, make, other):
         """The result of process 0, where process 1 has `other` or fails (None)."""
-        said = bytes(32) if other is None else hashlib.sha256(repr(other).encode()).digest()
+        digest = hashlib.sha256(repr(other).encode()).hexdigest()
+        said = json.dumps({"error": "no room"} if other is None else {"made": digest}).encode()
+
+        def from_all(mine):
+            theirs = np.frombuffer(said.ljust(mine.size), np.uint8) if mine.ndim else np.int32(len(said))
+            return np.stack([mine, theirs])
+
         monkeypatch.setattr(jax, "process_count", lambda: 2)
-        monkeypatch.setattr(
-            "padir.distributed.processes.from_all", lambda mine: np.stack([mine, np.frombuffer(said, np.uint8)])
-        )
+        monkeypatch.setattr("padir.distributed.processes.from_all", from_all)
         return agreed("the numbers", make)
 
     def test_on_the_same(self, monkeypatch):
         assert self.agreed(monkeypatch, lambda: 3, 3) == 3
 
     @pytest.mark.parametrize(
-        ("other", "words"), [(4, "the numbers process 1 process 0 differ"), (None, "process 1 stopped")]
+        ("other", "words"), [(4, "the numbers process 1 process 0 differ"), (None, "process 1 stopped: no room")]
     )
     def test_on_different_things_or_where_the_other_fails(self, monkeypatch, other, words):
         with refused(words):
@@ -286,7 +290,7 @@ def test_what_the_first_process_meets_stops_the_others(data, pair, one, tmp_path
     ("second", "of_the_first", "of_the_second"),
     [
         ("--gin.train.seed=4", "the configurations must be the same", "the configurations must be the same"),
-        ("--data=nowhere", "process 1 stopped: read its messages", "nowhere"),
+        ("--data=nowhere", "process 1 stopped: nowhere", "nowhere"),
     ],
 )
 def test_processes_that_do_not_go_together_stop_at_once(data, pair, tmp_path, second, of_the_first, of_the_second):

@@ -42,7 +42,7 @@ class TestSharedOut:
             mine.append(item)
             return {"zwölf": item}
 
-        theirs = '{"done": ["a", "b", "c"]}'
+        theirs = '{"made": ["a", "b", "c"]}'
         assert self.shared(monkeypatch, work, theirs) == ["a", {"zwölf": 2}, "b", {"zwölf": 4}, "c"]
         assert mine == [2, 4]
 
@@ -55,9 +55,9 @@ class TestSharedOut:
             raise KeyboardInterrupt
 
         with pytest.raises(ZeroDivisionError):
-            self.shared(monkeypatch, lambda item: item // 0, '{"done": ["a", "b", "c"]}')
+            self.shared(monkeypatch, lambda item: item // 0, '{"made": ["a", "b", "c"]}')
         with pytest.raises(KeyboardInterrupt):
-            self.shared(monkeypatch, interrupted, '{"done": ["a", "b", "c"]}')
+            self.shared(monkeypatch, interrupted, '{"made": ["a", "b", "c"]}')
 
     def test_one_process_gets_what_the_work_returns(self):
         assert shared_out([1, 2], lambda item: (item,)) == [(1,), (2,)]
