@@ -290,7 +290,7 @@ def test_what_the_first_process_meets_stops_the_others(data, pair, one, tmp_path
     ("second", "of_the_first", "of_the_second"),
     [
         ("--gin.train.seed=4", "the configurations must be the same", "the configurations must be the same"),
-        ("--data=nowhere", "process 1 stopped: nowhere", "nowhere"),
+        ("--data=nowhere", "process 1 stopped: the prepared folder nowhere", "nowhere"),
     ],
 )
 def test_processes_that_do_not_go_together_stop_at_once(data, pair, tmp_path, second, of_the_first, of_the_second):
