@@ -77,7 +77,7 @@ _ROWS = (
         shape="HOW",
         several=True,
     ),
-    Option("length_normalization", float, 1.0, "own: divide the log-probability by tokens to this power", _REFINE),
+    Option("length_normalization", float, 1.0, "rerank: divide the log-probability by tokens to this power", _REFINE),
     Option("drop_repeats", bool, None, "remove tokens that equal their left neighbour", _REFINE),
     Option("blank_penalty", float, 0.0, "lowers the blank's logit: longer translations", _REFINE, several=True),
     Option("beam", int, 5, "rows of beam search; 1: greedy search", _CAUSAL, several=True),

@@ -344,7 +344,8 @@ class Translator(SentenceTranslator):
         decoding = super().resolved(decoding)
         ranker = decoding.ranker
         if isinstance(ranker, Rescore) and ranker.score_fn is None:
-            decoding = dataclasses.replace(decoding, rerank=self._rescorer_of(ranker.name))
+            rule = dataclasses.replace(self._rescorer_of(ranker.name), length_normalization=ranker.length_normalization)
+            decoding = dataclasses.replace(decoding, rerank=rule)
         return decoding
 
     @functools.cached_property

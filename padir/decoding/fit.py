@@ -18,7 +18,7 @@ from typing import Any
 from padir.checks import takes, words_of
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import FROM_TEXT, Decoding
-from padir.decoding.ranker import NEEDS, RULES
+from padir.decoding.ranker import NEEDS, RULES, reads_normalization
 from padir.decoding.search import Beam
 from padir.decoding.templates import Template
 from padir.errors import PadirError
@@ -290,9 +290,13 @@ def _check_ranker(decoding: Decoding, config: ModelConfig) -> None:
     if not (config.dual or config.causal) and ranker is not None and "causal" in ranker.needs:
         what = f"the rerank rule {rerank!r} needs a dual model, and this one only refines drafts"
         raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
-    if ranker is not None and decoding.length_normalization != OPTIONS["length_normalization"].default:
+    is_set = decoding.length_normalization != OPTIONS["length_normalization"].default
+    own = getattr(rerank, "length_normalization", None)  # as `Translator.resolved` makes a rule of a model's name
+    if is_set and not reads_normalization(rerank) and own != decoding.length_normalization:
+        readers = [name for name in RULES if reads_normalization(name)]
+        what = f"length_normalization applies only to the rerank rules {', '.join(readers)}, a model"
         remedy = "leave one of them out" if isinstance(rerank, str) else "set it in the rule itself"
-        raise PadirError("length_normalization applies only to the rule own", got=rerank, remedy=remedy)
+        raise PadirError(what, got=rerank, remedy=remedy)
 
 
 def check_resolved(decoding: Decoding, mode: Mode) -> None:

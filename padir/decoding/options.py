@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
 from padir import checks
 from padir.decoding.fusion import Fusion
-from padir.decoding.ranker import Ranker, ranker_of
+from padir.decoding.ranker import Ranker, ranker_of, reads_normalization
 from padir.decoding.search import Beam, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
@@ -93,7 +93,7 @@ class Decoding:
       rerank: the rule that chooses among hypotheses: a name of `RULES`, an autoregressive model (its directory, or the
         name of one that comes with padir), or a rule of your own. With one hypothesis the rule is not used; the score
         is the one of "own".
-      length_normalization: exponent b of the score "own" of refining, log-probability / tokens ** b.
+      length_normalization: exponent b of rules that divide a log-probability by tokens ** b.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None asks the strategy (`Strategy`), of which only "padir" does this.
       blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
@@ -194,8 +194,8 @@ class Decoding:
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values; a mode that the changes name or imply is the new one, as is mode=None.
 
-        A `rerank` other than "own" unsets `length_normalization`, unless the changes name it, too. A change to the
-        mode "causal" whose search draws no samples, as greedy and beam search, unsets `num_drafts`.
+        A rule of reranking that reads no `length_normalization` unsets it, unless the changes name it, too. A change to
+        the mode "causal" whose search draws no samples, as greedy and beam search, unsets `num_drafts`.
 
         Raises:
           PadirError: there is no such option, or the changes belong to different modes, or to search and a temperature
@@ -210,7 +210,8 @@ class Decoding:
         if not changes:
             return self
         mode = implied_mode(changes) or changes.get("mode", self.mode)
-        kept = self if changes.get("rerank", "own") == "own" else self.without("length_normalization")
+        reads = reads_normalization(changes.get("rerank", "own"))
+        kept = self if reads else self.without("length_normalization")
         made = dataclasses.replace(kept, **(changes | {"mode": mode}))
         if made.temperature and (
             unread := [name for name in ("beam", "length_penalty") if changes.get(name) is not None]
@@ -258,7 +259,8 @@ class Decoding:
     @property
     def ranker(self) -> Ranker | None:
         """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names; None for the writer's."""
-        return ranker_of(self.rerank) if isinstance(self.rerank, str) else self.rerank
+        rerank = self.rerank
+        return ranker_of(rerank, self.length_normalization) if isinstance(rerank, str) else rerank
 
     @property
     def search(self) -> Beam | Sampling:

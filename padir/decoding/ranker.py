@@ -17,6 +17,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from padir import checks
 from padir.decoding.hypothesis import Hypothesis
 from padir.errors import OWN_CLASS, PadirError, nearest
+from padir.from_text import module_of
 from padir.pretrained import PRETRAINED, model_folder
 from padir.text.languages import lacks_spaces
 
@@ -145,25 +146,36 @@ def length_normalised(log_prob: Any, tokens: Any, length_normalization: float) -
     return log_prob / (tokens + (tokens == 0)) ** length_normalization
 
 
-RULES: dict[str, Ranker | None] = {
-    "own": None,
-    "causal": CausalScore(),
-    "mbr": MinimumBayesRisk("chrf"),
-    "mbr_bleu": MinimumBayesRisk("bleu"),
+RULES: dict[str, Callable[[float], Ranker | None]] = {
+    "own": lambda length_normalization: None,
+    "causal": CausalScore,
+    "mbr": lambda length_normalization: MinimumBayesRisk("chrf"),
+    "mbr_bleu": lambda length_normalization: MinimumBayesRisk("bleu"),
 }
-"""The rules that need no other model, by name; None is the writer's, which reads `Decoding.length_normalization`."""
+"""Makers of the rules that need no other model, by name, from `Decoding.length_normalization`; None is the writer's.
+
+If a rule has the field `length_normalization`, its maker must pass the number on: users may set it beside such a rule.
+"""
 
 
-def ranker_of(name: str) -> Ranker | None:
-    """The rule of a name in `RULES`, or one that rescores with a model, which `Translator.resolved` loads.
+def reads_normalization(rerank: Ranker | str) -> bool:
+    """True if a rule reads `Decoding.length_normalization`: a named one of padir that scores by log-probabilities."""
+    if not isinstance(rerank, str) or module_of(rerank):
+        return False
+    rule = RULES[rerank](1.0) if rerank in RULES else Rescore(None)
+    return rule is None or hasattr(rule, "length_normalization")
 
-    >>> ranker_of("causal")
-    CausalScore(length_normalization=1.0)
+
+def ranker_of(name: str, length_normalization: float = 1.0) -> Ranker | None:
+    """Makes a rule of `RULES`, None for "own", or one that rescores with a model, which `Translator.resolved` loads.
+
+    >>> ranker_of("causal", length_normalization=0.5)
+    CausalScore(length_normalization=0.5)
     """
     if name in RULES:
-        return RULES[name]
+        return RULES[name](length_normalization)
     if os.sep not in name and not model_folder(name).exists():
         what = f"rerank {name!r} is neither a rule nor a model directory"
         fields = "a rule's name takes no fields; " if name.partition(":")[0] in RULES else ""
         raise PadirError(what, remedy=f"{fields}{nearest(name, [*RULES, *PRETRAINED])}; {OWN_CLASS}")
-    return Rescore(None, name=name)
+    return Rescore(None, length_normalization, name)

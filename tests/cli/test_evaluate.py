@@ -87,7 +87,7 @@ DATA, FILES = "--data {built}/data --split validation", "--input {built}/validat
     [
         (f"score --model {{causal}} {FILES} {{built}}/one.en", "20 sources need 20 targets, got 1"),
         (f"score --model {{short}} {FILES} {{built}}/validation.en", "gives targets no probability"),
-        (f"evaluate {DATA} --rerank mbr --num_lengths 2 --length_normalization 2", "applies only to the rule own"),
+        (f"evaluate {DATA} --rerank mbr --num_lengths 2 --length_normalization 2", "applies only to the rerank rules"),
         (f"evaluate {DATA} --rerank {{short}} --num_lengths 2", "holds no autoregressive model"),
         (f"evaluate {DATA} --metric bleurt={{built}}", "is no BLEURT checkpoint"),
         (f"evaluate {DATA} --metric bleurt", "metric must be bleurt=DIR, known_words=FILE or"),

@@ -263,7 +263,7 @@ def test_beside_split_each_argument_is_handed_on_or_refused(models):
 def test_folders_of_other_models_are_refused(models, tmp_path):
     refuses(rescorer, "holds no autoregressive model", str(random_model_dir(tmp_path / "refining")))
     models.causal.save(tmp_path / "causal")
-    named = (Decoding(rerank=str(tmp_path / "causal"), num_lengths=each) for each in (2, 3))
+    named = (Decoding(rerank=str(tmp_path / "causal"), num_lengths=2, length_normalization=each) for each in (1.0, 0.5))
     one, other = (models.plain.resolved(each).rerank for each in named)
     assert one.score_fn is other.score_fn  # loaded once
     for options in ({"strategy": Padir()}, {"corruption": Uniform()}):

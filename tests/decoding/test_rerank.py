@@ -96,8 +96,8 @@ class TestMinimumBayesRisk:
 def test_a_model_may_be_called_like_a_rule(tokenizer, tmp_path, monkeypatch):
     random_model_dir(tmp_path / "made", causal=True).rename(tmp_path / "mbr_like")
     monkeypatch.chdir(tmp_path)
-    options = Decoding(rerank="mbr_like", num_lengths=2)
-    assert random_translator(tokenizer).resolved(options).ranker.name == "mbr_like"
+    options = Decoding(rerank="mbr_like", num_lengths=2, length_normalization=0.5)
+    assert random_translator(tokenizer).resolved(options).ranker.length_normalization == 0.5
 
 
 class OwnRule(MinimumBayesRisk):

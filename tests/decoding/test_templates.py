@@ -98,9 +98,10 @@ def test_repeats_in_a_template_are_kept_for_its_own_sentence(tokenizer):
 
 def test_the_rule_chooses_among_ways_to_share_out_the_gaps(tokenizer, tmp_path):
     translator = one_shape_translator(tokenizer, dual=True)
-    found = translator.translate(TEXTS, template="one ___ seven ___", rerank="causal", num_steps=1)
+    options = {"num_steps": 1, "length_normalization": 0.5}
+    found = translator.translate(TEXTS, template="one ___ seven ___", rerank="causal", **options)
     assert all(each.hypotheses > 1 and each.read_again for each in found)
-    own = translator.translate(TEXTS, template="one ___ seven ___", length_normalization=0.5, num_steps=1)
+    own = translator.translate(TEXTS, template="one ___ seven ___", **options)
     assert not any(each.read_again for each in own)
     model = str(random_model_dir(tmp_path, causal=True))
     named, given = (

@@ -35,7 +35,7 @@ def test_missing_terms_are_found():
     [
         ({}, {"num_lengths": 3}, True),
         ({}, {"num_steps": 1}, True),
-        ({"dual": True}, {"rerank": "causal", "num_lengths": 3}, True),
+        ({"dual": True}, {"rerank": "causal", "num_lengths": 3, "length_normalization": 2.0}, True),
         ({"dual": True}, {"mode": "causal"}, False),
         ({"causal": True}, {"beam": 2}, False),
         ({"readout": "ctc", "dual": True, "max_length": 32}, {}, False),

@@ -287,7 +287,7 @@ def test_a_decoding_that_is_refused_is_in_nobodys_way(data, tmp_path, tokenizer)
 
 def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, tokenizer):
     folder = random_model_dir(tmp_path / "causal", causal=True)
-    decoding = Decoding(rerank=str(folder))
+    decoding = Decoding(rerank=str(folder), length_normalization=0.5)
     first = run(teacher(tokenizer), data, tmp_path / "out", decoding)
     manifest = folder / "manifest.json"
     assert first.distilled["decoding"]["rerank"] == {

@@ -18,7 +18,6 @@ from padir.data.plan import Batching
 from padir.decoding import Decoding
 from padir.decoding.fit import default_decoding
 from padir.decoding.hypothesis import SourceSentence
-from padir.decoding.ranker import CausalScore
 from padir.decoding.scoring import score_pairs
 from padir.models import ModelConfig, Transformer, load_model
 from padir.models.directory import ModelCard
@@ -171,7 +170,9 @@ def test_what_is_refused(make, words):
 def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
     """The score of each draft is that of the mode "causal" for its tokens without repeats; the best one wins."""
     translator, texts = random_translator(tokenizer, dual=True), ["eins zwei", "drei vier fünf", "eins"]
-    refiner = translator.refiner(translator.resolved(Decoding(rerank=CausalScore(0.5), num_lengths=3, n_best=3)))
+    refiner = translator.refiner(
+        translator.resolved(Decoding(rerank="causal", length_normalization=0.5, num_lengths=3, n_best=3))
+    )
     tokens, _ = translator.loaded.source_tokens(texts, False)
     sources = [*map(SourceSentence, texts, tokens)]
     encoded = refiner.encode(sources)
@@ -191,7 +192,7 @@ def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
         assert_allclose([each.score for each in result.candidates], expected, rtol=1e-4)
         first = result.candidates[0]
         assert (result.text, result.score) == (first.text, first.score)
-    with_others = translator.translate([*texts, ""], rerank=CausalScore(0.5), num_lengths=3)
+    with_others = translator.translate([*texts, ""], rerank="causal", length_normalization=0.5, num_lengths=3)
     assert [each.text for each in with_others] == [*(each.text for each in results), ""]
     monkeypatch.setattr("padir.decoding.reading.with_causal_scores", None)  # with one draft nothing is read again
     assert translator.translate(texts, rerank="causal") == translator.translate(texts, rerank="own")
