@@ -28,10 +28,10 @@ class Step(NamedTuple):
     log_probs: tuple[float | None, ...]
 
 
-def step_of(pieces: Sequence[str], tokens: Iterable[int], scores: Iterable[Any]) -> Step:
+def step_of(pieces: Sequence[str], tokens: Iterable[Any], scores: Iterable[Any]) -> Step:
     """The step of a canvas, whose scores are NaN where nothing was written; `pieces` are those of all ids."""
     log_probs = (None if math.isnan(score) else float(score) for score in scores)
-    return Step(tuple(pieces[i] for i in tokens), tuple(log_probs))
+    return Step(tuple(pieces[int(i)] for i in tokens), tuple(log_probs))
 
 
 @dataclasses.dataclass(frozen=True)

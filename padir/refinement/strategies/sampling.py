@@ -89,6 +89,11 @@ class SundaeSampling(Memoryless):
     argmax_last: bool = True
 
     @property
+    def redrawn(self) -> float:
+        """The share of positions that a pass draws again; their tokens count as noise for the decoder."""
+        return self.share
+
+    @property
     def stop(self) -> Stop:
         return Agreed(of_written=False) if self.temperature == 0 else Never()
 

@@ -15,8 +15,8 @@ over the visible tokens. If visible tokens contradict each other, every d_k is a
 do not exist. Then the limit replaces them: it keeps the right answers that agree with the most tokens.
 
 The rate r is 1 before the first pass. After that, r is the share of the row's editable positions that show noise
-(`noise_rate`). These positions have no score, because the strategy has not written them or has hidden them again. The
-tokens that `SundaeSampling` draws again count as noise, too.
+(`noise_rate`). These positions have no score, because the strategy has not written them or has hidden them again. A
+strategy that draws tokens again states their share in `redrawn`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from padir.refinement import (
     Strategy,
 )
 from padir.refinement.segments import share_of
-from padir.refinement.strategies import SundaeSampling
 from padir.text.ids import Ids
 
 
@@ -208,7 +207,8 @@ def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
     """The rate r of noise on each row of a canvas of random pieces, as this module's docstring defines it."""
     editable_B = jnp.maximum(canvas.editable_BL.sum(-1), 1)
     share_B = canvas.masked_BL.sum(-1) / editable_B
-    if not isinstance(strategy, SundaeSampling):
+    redrawn = getattr(strategy, "redrawn", None)
+    if redrawn is None:
         return share_B
-    own_B = share_of(strategy.share, canvas.editable_BL, canvas.segment_BL)[:, 0] / editable_B
+    own_B = share_of(redrawn, canvas.editable_BL, canvas.segment_BL)[:, 0] / editable_B
     return jnp.where(share_B == 1, 1.0, own_B)
