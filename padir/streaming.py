@@ -7,14 +7,18 @@ seldom intended. Memory holds only a chunk of the input at a time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
 from typing import Any
 
 from padir.decoding.options import Decoding
 from padir.decoding.paragraphs import TranslatedLine, by_sentences, check_split
+from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 from padir.translator import CHUNK_BATCHES, Translator
 
@@ -123,3 +127,28 @@ def translation_row(line: TranslatedLine) -> dict[str, Any]:
 
 def _finite(score: float) -> float | None:
     return score if math.isfinite(score) else None  # JSON has no infinity
+
+
+@contextlib.contextmanager
+def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[TranslatedLine], None], dict[str, Any]]]:
+    """Writes translations as JSON one by one: {"translations": [{...}, ...], "lines": ...}.
+
+    Yields a function that adds a translated line, and a dictionary: the metrics that the caller puts into it are
+    written after the translations. The file appears once it is complete, or not at all.
+    """
+    metrics: dict[str, Any] = {}
+    count = 0
+
+    def add(line: TranslatedLine) -> None:
+        nonlocal count
+        row = translation_row(line)
+        file.write((",\n  " if count else "\n  ") + json.dumps(row, ensure_ascii=False))
+        count += 1
+
+    with atomic_file(path) as file:
+        file.write('{\n "translations": [')
+        yield add, metrics
+        file.write("\n ]" if count else "]")
+        for name, value in metrics.items():
+            file.write(f",\n {json.dumps(name)}: {json.dumps(value)}")
+        file.write("\n}\n")

@@ -27,18 +27,17 @@ from padir.errors import PadirError
 from padir.reporting.patience import progress_bar
 from padir.reporting.trace import Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
-from padir.streaming import lines, translate_lines, translation_row
+from padir.streaming import lines, translate_lines, translation_row, translations_json
 from padir.text.lines import TimedReader, open_bytes
 
 _SHOWN = 1_000  # maximum number of translations on the page of --html, for the sake of browsers and of memory
 _IDLE = 0.1  # seconds without a further line after which the lines read so far are translated
 
 
-def run_translate(args: argparse.Namespace) -> dict[str, Any]:
+def run_translate(args: argparse.Namespace) -> None:
     _check_streams(args)
     translator, decoding = load_with_options(args, sharding_of(args))
     traces: list[Trace] = []
-    rows: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         source, ready = _source(args, stack, translator.card.source_language)
         if args.output:
@@ -46,6 +45,7 @@ def run_translate(args: argparse.Namespace) -> dict[str, Any]:
         else:
             out = sys.stdout
             out.reconfigure(encoding="utf-8", newline="\n")
+        add, results = stack.enter_context(translations_json(args.json)) if args.json else (None, {})
         on_terminal = not args.output and out.isatty()
         chunks = translate_lines(
             translator,
@@ -66,21 +66,20 @@ def run_translate(args: argparse.Namespace) -> dict[str, Any]:
                 for text, result in line.sentences:
                     traced += bool(result.trace)
                     _show_steps(args, text, result, traces)
-                row = translation_row(line)
-                if args.json:
-                    rows.append(row)
+                if add is not None:
+                    add(line)
                 text = line.translation.text.replace("\n", " ")  # one line for each text, also for a TEXT of several
-                shown = json.dumps(row, ensure_ascii=False) if args.jsonl else text
-                out.write((without_controls(shown) if on_terminal else shown) + "\n")
+                row = json.dumps(translation_row(line), ensure_ascii=False) if args.jsonl else text
+                out.write((without_controls(row) if on_terminal else row) + "\n")
                 number, passes = number + 1, passes + line.translation.passes
             out.flush()
+        results |= {"lines": number, "passes": passes / max(1, number)}
     if (args.trace or args.html) and not traced:
         warn("no translation has steps: the lines are empty, or the writer keeps none")
     if args.html:
         if traced > len(traces):
             warn(f"{args.html} shows the first {_SHOWN:,} translations")
         write_text(args.html, render_html(traces))
-    return {"translations": rows, "lines": number, "passes": passes / max(1, number)}
 
 
 def _check_streams(args: argparse.Namespace) -> None:
