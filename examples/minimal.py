@@ -287,7 +287,7 @@ def without_repeats(tokens) -> list[int]:
     return [int(token) for i, token in enumerate(tokens) if token > EOS and (i == 0 or token != tokens[i - 1])]
 
 
-# 4. A corpus: a grammar writes pairs of German and English, and judges translations.
+# 4. A corpus: pairs of German and English, with all right translations of its test sentences.
 
 
 def words(sentence: str) -> list[str]:

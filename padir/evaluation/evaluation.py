@@ -131,7 +131,7 @@ def reference_tokens(translator: Translator, test_set: TestSet) -> dict[str, Sco
 def length_recall(translator: Translator, test_set: TestSet) -> dict[str, Score]:
     """Percentage of sentences whose reference length is among the k most likely lengths, for each k of `RECALL_AT`.
 
-    The result is empty for a model whose length head is no classifier, or that writes from left to right.
+    The result is empty for a model without a length head, or one that writes from left to right.
     """
     if translator.card.config.causal or not translator.card.config.length_token:
         return {}

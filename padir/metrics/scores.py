@@ -152,8 +152,8 @@ def score_all(
 ) -> dict[str, Score]:
     """Computes bleu, chrf, stutter, length_ratio, exact_match and, for the task toy_de_en, the toy scores, by name.
 
-    The toy corpus knows right translations of German only, so the other direction gets no toy_* scores. Empty
-    outputs count, too.
+    The toy corpus knows right translations of German sentences of its validation and test splits only. The other
+    direction and the training split get no toy_* scores. Empty outputs count, too.
 
     Raises:
       PadirError: all references are empty.
@@ -168,7 +168,10 @@ def score_all(
     ]
     by_name = {score.name: score for score in scores}
     if (task, source_language, target_language) == ("toy_de_en", "de", "en"):
-        by_name |= toy_scores(sources, hypotheses)
+        from padir.data.toy import are_judged
+
+        if are_judged(sources):
+            by_name |= toy_scores(sources, hypotheses)
     return by_name
 
 

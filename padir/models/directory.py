@@ -224,7 +224,10 @@ def _for_card(kind: str, instance: Any, known: dict[str, Any]) -> dict[str, Any]
 def _described(description: Any, noun: str, known: dict[str, Any], protocol: type) -> Any:
     """The instance that `name_and_fields` described, of a class in `known` or in a module that was imported."""
     values = {**description}
-    return made(values.pop("name"), noun, known, protocol, values)
+    try:
+        return made(values.pop("name"), noun, known, protocol, values)
+    except PadirError as error:
+        raise PadirError(f"the model's card: {error}") from None
 
 
 @checks.settings

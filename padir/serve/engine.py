@@ -75,7 +75,7 @@ class Engine:
       warm_up: longest source, in tokens, whose programs are compiled before the first request.
 
     Raises:
-      PadirError: the options do not fit the model or exceed the limits, or the model cannot predict lengths.
+      PadirError: the options do not fit the model or exceed the limits.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class Engine:
         """Splits the texts of a request, and tokenises the sentences.
 
         Raises:
-          Refused: 422 if there are too many sentences, one is too long, or fields exclude each other; 503 if the engine
-            is not ready.
-          PadirError: n_best is above the number of hypotheses of a sentence.
+          Refused: 422 if there are too many sentences, one is too long, or a search is to trace; 503 if the engine is
+            not ready.
+          PadirError: fields exclude each other, or n_best is above the number of hypotheses of a sentence.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)

@@ -246,5 +246,4 @@ FREQUENCIES, MANNERS, PLACES, HOMES, GOALS, _TIMES = (
 )
 # Groups, so that 336 dates do not crowd out the other times: a sampler draws the group first.
 TIME_GROUPS = tuple(tuple(phrases) for _, phrases in itertools.groupby(_TIMES, key=lambda phrase: phrase.group))
-PHRASES = {phrase.german: phrase for phrase in _PHRASES}
 CONJUNCTIONS = {conjunction.german: conjunction for conjunction in _entries(Conjunction, "conjunctions")}

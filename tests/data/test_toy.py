@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.refusals import refuses
 
-from padir.data.toy import ToyDeEn, judge, references
+from padir.data.toy import ToyDeEn, are_judged, judge, references
 
 SUMS = {"train": "d70f1e61abe34306", "validation": "df36312ba2b1ad78", "test": "aa8f1da630c7210d"}
 SCRIPT = Path(__file__).parents[2] / "scripts" / "toy_corpus"
@@ -147,3 +147,4 @@ def test_bad_arguments_are_explained(corpus):
     refuses(ToyDeEn().pairs, "no split 'dev': use one of train, validation, test", "dev")
     refuses(references, "validation or test split, unchanged", corpus["train"][0][0])
     refuses(judge, "validation or test split, unchanged", "The man sleeps.", "")
+    assert [are_judged(german for german, _ in corpus[split][:9]) for split in ToyDeEn.splits] == [False, True, True]

@@ -140,6 +140,7 @@ def fake_toy(monkeypatch):
     """A judge whose verdict is the output itself."""
     module = types.ModuleType("padir.data.toy")
     module.judge = lambda source, output: output  # type: ignore[attr-defined]
+    module.are_judged = lambda sources: "drei" not in sources  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "padir.data.toy", module)
 
 
@@ -157,6 +158,7 @@ def test_score_all_names_its_figures(fake_toy):
     lines = (["eins", "zwei"], ["right", "mixed"], ["right", "wrong"])
     assert set(metrics.score_all(*lines, "de", "en")) == general
     assert set(metrics.score_all(*lines, "en", "de", "toy_de_en")) == general
+    assert set(metrics.score_all(["eins", "drei"], *lines[1:], "de", "en", "toy_de_en")) == general  # not judged
     toy = metrics.score_all(*lines, "de", "en", "toy_de_en")
     assert set(toy) == general | {"toy_right", "toy_mixed", "toy_wrong"}
     assert all(name == score.name and score.signature for name, score in toy.items())

@@ -360,7 +360,7 @@ class TestModelCard:
         ("change", "words"),
         [
             ({"format": 1}, "model.json 2, got 1"),
-            ({"strategy": {"name": "guess"}}, "no strategy is called 'guess': known are padir"),
+            ({"strategy": {"name": "guess"}}, "the model's card: no strategy is called 'guess': known are padir"),
             ({"strategy": {"name": "nowhere:Mine"}}, "strategy 'nowhere:Mine' not imported --allow_imports nowhere"),
             ({"strategy": {"name": f"{__name__}:EverySecond"}}, "EverySecond frozen dataclass init, step, stop"),
             ({"corruption": {"name": "padir.models.directory:Weights"}}, "Weights frozen dataclass"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -83,6 +83,11 @@ def references(source: str) -> tuple[str, ...]:
     return found
 
 
+def are_judged(sources: Iterable[str]) -> bool:
+    """True if all sentences are of the validation or the test split, whose right translations are known."""
+    return all(source in _references() for source in sources)
+
+
 def judge(source: str, output: str) -> str:
     """Judges a translation: "right", "mixed" (of parts of several right translations) or "wrong".
 
@@ -112,4 +117,4 @@ def judge(source: str, output: str) -> str:
     return "mixed" if all(fits) else "wrong"
 
 
-__all__ = ["ToyDeEn", "judge", "references"]
+__all__ = ["ToyDeEn", "are_judged", "judge", "references"]

@@ -79,7 +79,7 @@ class RefinementFeatureConverter(seqio.FeatureConverter):
     """Feature converter that puts the [LENGTH] token in front of every source, then packs or pads.
 
     Args:
-      length_id: id of the [LENGTH] token; None for a model whose length head needs no such token.
+      length_id: id of the [LENGTH] token; None for a model without a length head.
       pack, use_custom_packing_ops: as T5X gives them.
 
     Rows of sources have one position more than the task's feature length, so that the token fits without cutting off an

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from padir.data.toy import judge
+from padir.data.toy import are_judged, judge
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
@@ -133,7 +133,7 @@ def step_metrics(translator: Translator, test_set: TestSet, decoding: Decoding) 
     check_model(translator.card.config)
     decoding = translator.resolved(decoding)
     targets = reference_tokens(translator, test_set)
-    judged = test_set.task == TOY and test_set.source_language == "de"
+    judged = test_set.task == TOY and test_set.source_language == "de" and are_judged(test_set.sources)
     verdicts: dict[tuple[int, str], str] = {}  # most steps leave a draft as it is
 
     def verdict(number: int, tokens_L, score_L) -> str:
