@@ -88,6 +88,8 @@ state="$(state_of_vm)"
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then
     tpu delete "$name" --quiet
     state=
+elif [[ "$state" == STOPPED ]]; then
+    tpu start "$name"
 fi
 if [[ -z "$state" ]]; then
     case "$capacity" in

@@ -27,6 +27,7 @@ shift 4
 [[ "$place" != *://* || "$place" == gs://?* ]] || refuse "PLACE must be a folder or gs://BUCKET, got $place"
 [[ "$stages" =~ ^(teacher|distill|student|evaluate)(,(teacher|distill|student|evaluate))*$ ]] ||
     refuse "STAGES must be some of teacher,distill,student,evaluate, got $stages"
+[[ $# == 0 || "$1" == --* ]] || refuse "options of padir train must begin with --, got $1"
 together="" options=" $* "
 [[ "$options" != *" --coordinator auto "* ]] || together="--coordinator auto"
 [[ "${options/ --coordinator auto / }" != *" --coordinator"* ]] || refuse "the stages take no --coordinator but 'auto' (two words)"

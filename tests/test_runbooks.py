@@ -37,6 +37,7 @@ case "$4" in
     describe) cat "$STATE" 2>/dev/null ;;
     delete) [[ "$*" == *--quiet* ]] && rm "$STATE" ;;
     create) [[ ! -e "$STATE" ]] && echo READY > "$STATE" ;;
+    start) grep -q STOPPED "$STATE" && echo READY > "$STATE" ;;
     scp) [[ ! -e "$STATE.deaf" ]] || { rm "$STATE.deaf"; echo "Connection refused" >&2; exit 255; }
         grep -q READY "$STATE" && cp "$5" "$VM/${6#*:}" ;;
     ssh) grep -q READY "$STATE" && cd "$VM" && HOME="$VM" bash -c "${7#--command=}" ;;
@@ -172,13 +173,20 @@ def test_a_new_vm_may_answer_later(machine):
 
 
 def test_a_vm_that_does_not_answer_can_be_deleted(machine, capsys):
-    Path(machine["STATE"]).write_text("STOPPED\n")
+    Path(machine["STATE"]).write_text("CREATING\n")
     status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
     errors = capsys.readouterr().out
-    assert status == 1 and sum(" scp " in line for line in log) == 5 and "(its state is STOPPED)" in errors
+    assert status == 1 and sum(" scp " in line for line in log) == 5 and "(its state is CREATING)" in errors
     assert (
         "If mine exists, it costs money. To delete it: gcloud compute tpus tpu-vm delete mine --zone zone\n" in errors
     )
+
+
+def test_a_vm_that_was_stopped_is_started(machine):
+    Path(machine["STATE"]).write_text("STOPPED\n")
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
+    of_vm = [line.split()[4] for line in log if line.startswith("gcloud compute tpus tpu-vm ")]
+    assert status == 0 and of_vm == ["describe", "start", "scp", "ssh"]
 
 
 def test_a_vm_on_demand_or_from_the_queue(machine, capsys):
@@ -229,7 +237,8 @@ def test_what_is_wrong_is_refused_before_gcloud(machine):
     for kind in ("h100-8", "v2-8"):
         assert run(machine, TPU_VM, "mine", "zone", kind, *STUDENT) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone", "v3-8", *RUN, "teacher,score") == (2, [])
-    assert run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT, "--coordinator=auto") == (2, [])
+    for option in ("--coordinator=auto", "auto"):
+        assert run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT, option) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone", "v3-8", "s3://bucket", "wmt14_de_en", "student") == (2, [])
     assert run({**machine, "CAPACITY": "free"}, TPU_VM, "mine", "zone", "v3-8", *STUDENT) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone") == (2, [])
@@ -266,7 +275,7 @@ def test_the_loop_of_the_page_outlives_a_preemption_and_an_error(machine, tmp_pa
     """Until the last file is there; then it deletes the VM. The stages end at once here, and `sleep` does not wait."""
     loops = re.findall(r"^ +until gcloud storage ls .*?--quiet$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     (loop,) = (loop for loop in loops if f" {stages}\n" in loop)
-    for name, value in {"NAME": "mine", "ZONE": "zone", "BUCKET": "bucket"}.items():
+    for name, value in {"NAME": "mine", "ZONE": "zone", "TYPE": "v5litepod-8", "BUCKET": "bucket"}.items():
         loop = loop.replace(name, value)
     Path(machine["FAKES"], "sleep").write_text('#!/bin/bash\necho "sleep $*" >> "$LOG"\n')
     Path(machine["FAKES"], "sleep").chmod(0o755)

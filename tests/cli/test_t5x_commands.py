@@ -89,7 +89,7 @@ def test_the_commands_of_the_page(tmp_path):
 
 def test_the_papers_run_in_small(tmp_path, tokenizer):
     """The page's commands with a small model and corpus. A run resumed after 10 of 20 steps ends as an unbroken one."""
-    commands = page_commands("**No full run has been made.**", "- **Before you pay")
+    commands = page_commands("**The paper's run has not been made under T5X.**", "- **Before you pay")
     assert commands.count("python -m t5x.") == 3 and commands.count("padir t5x import") == 1
     (tmp_path / "small.gin").write_text(SMALL_MODEL)
     commands = commands.replace("wmt14_de_en.gin", "wmt14_de_en.gin --gin_file=small.gin")
