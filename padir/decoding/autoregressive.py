@@ -38,6 +38,7 @@ from padir.text.ids import Ids
 # The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
 # the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
+_NODES = 16  # prefixes of each row whose logits several devices have in memory at a time
 # A tree has one of these multiples of a row's size, so that few programs are compiled: 1, 2, 3, 4, 6, 8, 12, 16, ...
 _MULTIPLES = (1, 2, 3, 4, *(n << k for k in range(1, 30) for n in (3, 4)))
 
@@ -253,7 +254,7 @@ def score_trees(
     """A causal model's log-probability of each target, in one pass that reads each prefix once; 0 for empty targets.
 
     Only the logits of `group` prefixes are in memory at a time, and padding is skipped. None, for several devices,
-    computes all logits at once, those of padding, too.
+    takes the same few prefixes of all rows at a time, those of padding, too.
     """
     bound = model.bind({"params": params})
     states_BUD = bound.prefix_states(trees.token_BU, trees.depth_BU, cross_kv, source_segment_BS)
@@ -266,7 +267,8 @@ def score_trees(
 
     if group is None:
         by_prefix = jax.tree.map(lambda x: x.swapaxes(0, 1)[:, :, None], (states_BUD, next_BUN))
-        log_prob_BUN = jax.lax.map(lambda each: log_prob(*each), by_prefix)[:, :, 0].swapaxes(0, 1)
+        log_prob_UBN = jax.lax.map(lambda each: log_prob(*each), by_prefix, batch_size=_NODES)[:, :, 0]
+        log_prob_BUN = log_prob_UBN.swapaxes(0, 1)
     else:
         rows_P = [x.reshape(-1, x.shape[-1]) for x in (states_BUD, next_BUN)]  # P = B * U prefixes
 
