@@ -1,7 +1,8 @@
 """Sequence-level distillation (Kim & Rush, EMNLP 2016): a prepared folder with a teacher's translations as targets.
 
 1. Decode every training record's source back to text.
-2. Translate the sources in chunks of 16 batches, each of which is written to disk.
+2. Translate the sources in chunks of 16 batches, each of which is written to disk. The chunk with the longest source
+   comes first, so memory runs out at once or never.
 3. Write a prepared folder: the same source tokens, the translations in the folder's own vocabulary, and copies of all
    files that do not belong to the training split. The folder gets its final name when it is complete.
 
@@ -61,6 +62,7 @@ from padir.translator import Translator
 SPLIT = "train"
 UNFINISHED = "unfinished"  # at an address: has a folder of chunks for each set of inputs
 CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at most one chunk
+CHUNKS = f"{CHUNK_BATCHES} batches, in the order of the records"  # other chunks give other batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _inputs(teacher: Teacher, data_dir: Path, decoding: Decoding) -> tuple[Prepa
             **({"engine": teacher.engine} if teacher.engine else {}),
         },
         "decoding": to_json(decoding),
+        "chunks": CHUNKS,
         "splits": [SPLIT],
     }
 
@@ -200,7 +203,7 @@ def _kept(output_dir: Path, unfinished: Path, inputs: dict[str, Any], overwrite:
             shutil.rmtree(unfinished)
         return manifest.to_json()
     if not overwrite:
-        what = f"{output_dir} holds translations of another teacher, decoding or corpus"
+        what = f"{output_dir} holds translations of another teacher, decoding, corpus or version of padir"
         raise PadirError(what, remedy="give another folder, or set overwrite")
     check_replaceable(output_dir)
     return None
@@ -223,7 +226,8 @@ def _translate(
 
     total = sum(map(len, parts.values()))
     with progress_bar("distill", total, "sentences", show=progress and is_first()) as advance:
-        missing = from_first(lambda: [name for name in parts if name not in chunks])
+        missing = from_first(lambda: [name for name, part in parts.items() if chunks.read(name, len(part)) is None])
+        missing.sort(key=lambda name: sources.longest(parts[name]), reverse=True)
         advance(total - sum(len(parts[name]) for name in missing), False)
         at_once = jax.process_count()
         for first in range(0, len(missing), at_once):
@@ -315,6 +319,10 @@ class RecordSources:
         """The numbers of all records in parts of at most `size`, by the names of their chunks."""
         count = len(self._records.length_N2)
         return {f"chunk_{begin:010d}": range(begin, min(begin + size, count)) for begin in range(0, count, size)}
+
+    def longest(self, numbers: range) -> int:
+        """Number of tokens of the longest source of the records with these numbers."""
+        return int(self._records.length_N2[numbers, 0].max())
 
     def read(self, numbers: range) -> tuple[list[list[int]], list[str]]:
         """Source tokens with EOS, and source texts, of the records with these numbers."""

@@ -208,7 +208,7 @@ class Chunks:
         chunks = Chunks(folder)
         found = chunks.read("inputs")
         if found not in (None, inputs) and not overwrite:
-            what = f"{folder} holds the unfinished translations of another teacher, decoding or corpus"
+            what = f"{folder} holds unfinished translations of another teacher, decoding, corpus or version of padir"
             raise PadirError(what, remedy="remove it, or set overwrite")
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir() if found != inputs else ():
@@ -217,14 +217,17 @@ class Chunks:
         chunks.once("inputs", lambda: inputs)
         return chunks
 
-    def read(self, name: str) -> Any:
-        """The result called `name`, or None if there is none."""
+    def read(self, name: str, length: int | None = None) -> Any:
+        """The result called `name`, or None if there is none; with `length`, it must be a list of that length."""
         if name not in self:
             return None
         try:
-            return json.loads(self._path(name).read_text(encoding="utf-8"))
+            result = json.loads(self._path(name).read_text(encoding="utf-8"))
+            if length is None or (isinstance(result, list) and len(result) == length):
+                return result
         except ValueError:
-            raise PadirError(f"{self._path(name)} is damaged: remove it, and run the same command again") from None
+            pass
+        raise PadirError(f"{self._path(name)} is damaged: remove it, and run the same command again")
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Returns the result called `name`; the first call makes the result and writes it to disk before it returns."""

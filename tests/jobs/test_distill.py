@@ -185,15 +185,19 @@ def straight(numbers, tmp_path_factory, tokenizer):
     return sums(folder)
 
 
-def test_the_same_command_gives_the_same_bytes(numbers, straight, tmp_path, tokenizer):
-    run(teacher(tokenizer), numbers, tmp_path / "out")
+def test_the_longest_come_first_and_bytes_stay_the_same(numbers, straight, tmp_path, tokenizer):
+    one = teacher(tokenizer)
+    run(one, numbers, tmp_path / "out")
     assert sums(tmp_path / "out") == straight
+    longest = [max(len(text.split()) for text in texts) for texts in one.translator.calls[1:]]
+    assert longest == sorted(longest, reverse=True) and longest[0] > longest[-1]
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 5, 20], ids=["validation", "first chunk", "fourth", "last"])
 def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, tokenizer, monkeypatch, stop_at):
+    stopped = teacher(tokenizer, stop_at=stop_at)
     with pytest.raises(KeyboardInterrupt):
-        run(teacher(tokenizer, stop_at=stop_at), numbers, tmp_path / "out")
+        run(stopped, numbers, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     resumed, counted = teacher(tokenizer), []  # sentences, and whether the rate of progress counts them
     bar = contextlib.nullcontext(lambda count, fresh=True: counted.append((count, fresh)))
@@ -201,11 +205,31 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, t
     run(resumed, numbers, tmp_path / "out")
     # 300 sentences in chunks of 16 are 19 calls, and one for the validation split; none is made twice.
     assert len(resumed.translator.calls) == 20 - (stop_at - 1)
-    earlier = 16 * max(0, stop_at - 2)
+    earlier = sum(map(len, stopped.translator.calls[1:-1]))
     assert counted[0] == (earlier, False) and all(fresh for _, fresh in counted[1:])
     assert sum(count for count, _ in counted[1:]) == 300 - earlier
     assert sums(tmp_path / "out") == straight
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("content", ["[1,", "3", "[]"])
+def test_a_damaged_chunk_is_named_before_anything_is_translated(numbers, tmp_path, tokenizer, content):
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer, stop_at=4), numbers, tmp_path / "out")
+    damaged = next((tmp_path / ".out.unfinished").glob("chunk_*.json"))
+    damaged.write_text(content)
+    resumed = teacher(tokenizer)
+    refuses(run, f"{damaged.name} is damaged: remove it", resumed, numbers, tmp_path / "out")
+    assert resumed.translator.calls == []
+
+
+def test_chunks_and_folders_of_another_version(data, tmp_path, tokenizer, monkeypatch):
+    run(teacher(tokenizer), data, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer, stop_at=2), data, tmp_path / "out")
+    monkeypatch.setattr("padir.jobs.distillation.CHUNKS", "as another version cuts them")
+    refuses(run, ".out.unfinished holds ... or version of padir: remove it", teacher(tokenizer), data, tmp_path / "out")
+    refuses(run, "whole holds ... or version of padir: give another", teacher(tokenizer), data, tmp_path / "whole")
 
 
 def test_two_at_once_are_refused(data, tmp_path, tokenizer):
