@@ -99,7 +99,10 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
 
 
 def mean(trees: Iterable[PyTree]) -> PyTree:
-    """Mean of trees of arrays, summed in float64 (with one tree in memory at a time), in the first tree's dtypes.
+    """Mean of trees of arrays, in the first tree's dtypes; memory holds one tree and the sum in float64.
+
+    Raises:
+      PadirError: there is no tree.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
     [2.0, 4.0]
@@ -107,11 +110,15 @@ def mean(trees: Iterable[PyTree]) -> PyTree:
     dtypes = total = None
     count = 0
     for tree in trees:
-        dtypes = jax.tree.map(lambda leaf: leaf.dtype, tree)
-        wide = jax.tree.map(np.float64, tree)
-        total = wide if total is None else jax.tree.map(np.add, total, wide)
+        if total is None:
+            dtypes = jax.tree.map(lambda leaf: leaf.dtype, tree)
+            total = jax.tree.map(lambda leaf: np.array(leaf, np.float64), tree)
+        else:
+            jax.tree.map(lambda summed, leaf: np.add(summed, np.asarray(leaf, np.float64), out=summed), total, tree)
         count += 1
-        del tree, wide  # before the next one is read
+        del tree  # before the next one is read
+    if total is None:
+        raise PadirError("a mean needs at least one tree, got none")
     return jax.tree.map(lambda dtype, summed: (summed / count).astype(dtype), dtypes, total)
 
 

@@ -5,6 +5,7 @@ import functools
 import json
 import shutil
 import signal
+import tracemalloc
 import weakref
 
 import jax
@@ -83,20 +84,30 @@ class TestMean:
         values = (2.0**25, 1.0, 1.0, -(2.0**25))
         assert mean([{"x": np.float32([value])} for value in values])["x"].tolist() == [0.5]
 
-    def test_holds_one_tree_at_a_time(self):
+    def test_has_the_first_types(self):
+        assert mean([{"x": np.float32([1])}, {"x": np.float64([2])}])["x"].dtype == np.float32
+        with refused("a mean needs at least one tree, got none"):
+            mean([])
+
+    def test_holds_one_tree_at_a_time_and_one_sum(self):
         seen = []
 
         def array(value):
-            fresh = np.full(3, value, np.float32)
+            fresh = np.full(100_000, value, np.float32)
             seen.append(weakref.ref(fresh))
             return fresh
 
         def trees():
             for value in (1, 2, 6):
                 assert not [reference for reference in seen if reference() is not None]
-                yield {"x": array(value)}
+                yield [array(value) for _ in range(10)]
 
-        assert mean(trees())["x"].tolist() == [3.0] * 3 and len(seen) == 3
+        tracemalloc.start()
+        found = mean(trees())
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert all((leaf == 3.0).all() for leaf in found) and len(seen) == 30
+        assert peak < 14e6  # 4 MB a tree, 8 MB the sum, and a single array
 
     def test_a_damaged_checkpoint_is_not_averaged(self, tmp_path):
         checkpoints = save_three(tmp_path, KERNEL)
