@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from padir.errors import PadirError
 from padir.storage.files import parsed_json
 from padir.text.lines import LONGEST_LINE, Reader, lines_of, readable, too_long
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a character of UTF-16
 _ONE_A_LINE = "write one object a line, with both languages; jq -c '.[]' makes lines of a list"
 # Maximum bytes of a column in a row group of Parquet; and of one that has over a hundred times the bytes of its file.
 _MOST_BYTES = 1 << 29
@@ -24,9 +27,11 @@ def json_lines(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
         if line.strip():
             where = f"{path}, line {number}"
             try:
-                record = parsed_json(line)
-            except ValueError as error:
+                record = parsed_json(line, halves=True)
+            except json.JSONDecodeError as error:
                 raise PadirError(f"{where}: not a JSON object ({error})", remedy=_ONE_A_LINE) from None
+            except ValueError as error:
+                raise PadirError(f"{where} cannot be read ({error})") from None
             if not isinstance(record, dict):
                 raise PadirError(f"{where}: not a JSON object", remedy=_ONE_A_LINE)
             if isinstance(record.get("translation"), dict):
@@ -53,6 +58,8 @@ def _pair(values: tuple[Any, Any], where: str) -> tuple[str, str]:
         raise PadirError(f"{where}: expected two texts", got=values, remedy="give strings")
     if max(len(source), len(target)) > LONGEST_LINE:
         raise too_long(where)
+    if _HALF.search(source + target):
+        raise PadirError(f"{where}: expected whole characters", got=values, remedy="write both halves, or neither")
     return unwrapped(source), unwrapped(target)
 
 

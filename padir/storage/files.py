@@ -145,8 +145,8 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def parsed_json(text: str | bytes) -> Any:
-    """Reads JSON of any origin.
+def parsed_json(text: str | bytes, *, halves: bool = False) -> Any:
+    """Reads JSON of any origin; with `halves`, texts may have half a character (a lone surrogate).
 
     Raises:
       ValueError: the text is no JSON, is nested too deeply, or has a name twice or half a character.
@@ -155,7 +155,7 @@ def parsed_json(text: str | bytes) -> Any:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text))
         found = json.loads(text, object_pairs_hook=_named_once)
-        if "\\u" in text:
+        if "\\u" in text and not halves:
             json.dumps(found, ensure_ascii=False).encode()
         return found
     except UnicodeEncodeError:

@@ -126,6 +126,7 @@ COMMENTS = 60 * "<!--x-->", 60 * "<?x?>"  # each of which once doubled the time
         ({"a.tsv": "eins\u2028noch\x85eins\tone\u2029\n"}, [("eins\u2028noch\x85eins", "one\u2029")]),
         ({"a.csv": '"eins\r\nzwei","one\ntwo"\n'}, [("eins zwei", "one two")]),  # line breaks inside a field
         ({"b.jsonl": '{"de": "drei\\nvier", "en": "three\\r\\nfour"}\n'}, [("drei vier", "three four")]),
+        ({"b.jsonl": '{"de": "\\u00fc", "en": "\\ud83d\\ude00", "of": "\\ud83d"}\n'}, [("ü", "😀")]),  # cut elsewhere
         ({"a.csv": "sep=;\nde;en\neins;one\n"}, [("eins", "one")]),  # the first line that Excel writes
         ({"a.de": "x\ty\na\nb\nc\nd", "a.en": "l\nm\nn\no\np"}, [("x\ty", "l"), *zip("abcd", "mnop", strict=True)]),
         (
@@ -223,14 +224,14 @@ def test_no_entity_is_dropped_or_fetched(tmp_path, declared, name):
             )
             for value in ("3", "0", "false", "true", "[]", "{}", "0.0")
         ),
-        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: not a JSON object (one of ... stands alone"),
+        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: expected whole characters"),
         (
             {"a.jsonl": '{"de": "a", "de": "b", "en": "c"}\n'},
-            "a.jsonl, line 1: not a JSON object (the name 'de' stands twice",
+            "a.jsonl, line 1 cannot be read (the name 'de' stands twice in an object: leave one out)",
         ),
         (
             {"a.jsonl": '{"translation": {"de": "a", "en": "c", "en": "b"}}\n'},
-            "the name 'en' stands twice",
+            "line 1 cannot be read (the name 'en' stands twice",
         ),
         ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: not CSV"),
         ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
