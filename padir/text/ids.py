@@ -67,7 +67,9 @@ class Ids:
             object.__setattr__(self, "num_embeddings", self.vocab_size)
         checks.within(3, _MOST_SENTINELS, "100 are usual", num_sentinels=self.num_sentinels)
         checks.within(0, self.num_sentinels - 3, "use more sentinels", num_placeholders=self.num_placeholders)
-        checks.above(UNK + 1 + self.num_sentinels, vocab_size=self.vocab_size)
+        special = UNK + 1 + self.num_sentinels
+        checks.above(special, f"{special} ids are special", vocab_size=self.vocab_size)
+        checks.at_least(UNK + 1, "padding, EOS and unk come first", first_regular=self.first_regular)
         checks.within(UNK + 1, self.end_regular - 1, "use a larger vocabulary", first_regular=self.first_regular)
         checks.at_least(self.vocab_size, num_embeddings=self.num_embeddings)
 

@@ -27,8 +27,11 @@ def test_ids_are_equal_and_hash_alike_when_their_numbers_are():
     "make, message",
     [
         (lambda: Ids(vocab_size=300), "first_regular must be in [3, 199], got 259: use a larger"),
-        (lambda: Ids(vocab_size=4), "vocab_size must be above 103, got 4"),
-        (lambda: Ids(vocab_size=500, first_regular=2), "first_regular must be in [3, 399], got 2"),
+        (lambda: Ids(vocab_size=4), "vocab_size must be above 103, got 4: 103 ids are special"),
+        (
+            lambda: Ids(vocab_size=500, first_regular=2),
+            "first_regular must be at least 3, got 2: padding, EOS and unk come first",
+        ),
         (lambda: Ids(vocab_size=500, num_sentinels=2), "num_sentinels must be in [3, 131072], got 2"),
         (lambda: Ids(vocab_size=10**9 + 400, num_sentinels=10**9), "num_sentinels must be in [3, 131072]"),
         (lambda: Ids(vocab_size=500, num_embeddings=400), "at least 500, got 400"),
