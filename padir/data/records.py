@@ -67,8 +67,8 @@ class SplitWriter:
         self.read = 0
 
     def __enter__(self) -> SplitWriter:
-        self._records = ArrayRecordWriter(str(self._path), _WRITER_OPTIONS)
         self._drops = (self.directory / f"dropped-{self._split}.jsonl").open("w", encoding="utf-8")
+        self._records = ArrayRecordWriter(str(self._path), _WRITER_OPTIONS)
         return self
 
     def write(
@@ -95,9 +95,11 @@ class SplitWriter:
         self._lengths.extend((len(source_ids), len(target_ids)))
 
     def __exit__(self, *exception: object) -> None:
-        self._drops.close()
-        with self._room():
-            self._records.close()
+        try:
+            self._drops.close()
+        finally:
+            with self._room():
+                self._records.close()
         length_N2 = np.array(self._lengths, "<i4").reshape(-1, 2)
         np.save(self.directory / lengths_name(self._split), length_N2, allow_pickle=False)
         totals = length_N2.sum(0, dtype=np.int64)

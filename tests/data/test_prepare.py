@@ -10,6 +10,7 @@ from support.small_corpus import Listed, Numbers
 
 from padir.data.prepare import _MOST_CHARACTERS, _batches, prepare
 from padir.data.prepared import LengthLimits, SplitInfo, load_manifest, load_tokenizer, read_lengths, read_text
+from padir.data.records import SplitWriter
 from padir.data.sources import ParallelText
 from padir.storage.files import beside
 from padir.storage.manifest import sealed
@@ -69,6 +70,14 @@ def test_records_counts_and_reasons(out, made, tokenizer):
     vocabulary = {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100, "num_placeholders": 0}
     assert written["vocabulary"] == vocabulary
     assert written["limits"] == {"max_source_tokens": 5, "max_target_tokens": 5, "max_length_ratio": 2.0, "drop": []}
+
+
+def test_a_full_disk_leaves_no_file_open(tmp_path):
+    (tmp_path / "dropped-train.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError), SplitWriter(tmp_path, "train", LengthLimits()) as writer:
+        writer.write(("eins", "one"), [7, 1], [8, 1])
+        writer.write(("", "one"), [1], [8, 1])
+    assert records(tmp_path / SHARD) == [[2, 7, 1, 8, 1]]
 
 
 def test_evaluation_text_is_whole_and_untouched(out, made, tokenizer):
