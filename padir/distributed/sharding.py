@@ -114,7 +114,8 @@ class Sharding:
 def of_state(state: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """The sharding of every array of a state that contains trees like the parameters, such as an optimizer's.
 
-    Arrays with the name and shape of a parameter have the parameter's sharding. All other arrays are on every device.
+    An array has the sharding of a parameter if its path ends in the parameter's path and their shapes are equal. All
+    other arrays are on every device.
     """
     named = jax.tree_util.tree_leaves_with_path(params)
     leaves = zip(named, jax.tree.leaves(shardings), strict=True)
@@ -153,10 +154,13 @@ def on_host(tree: PyTree) -> PyTree:
     If an array lies on the devices of several processes, all processes must call this function, and each gets the whole
     array.
     """
-    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
-    if all(array.is_fully_addressable or array.is_fully_replicated for array in arrays):
-        return jax.device_get(tree)
-    return multihost_utils.process_allgather(settle(tree), tiled=True)
+
+    def gather(leaf):
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.device_get(jax.tree.map(gather, settle(tree)))
 
 
 def settle(tree: PyTree) -> PyTree:

@@ -110,7 +110,8 @@ class TrainRun:
         if start is None:
             return self.sharded_step.initial()
         start = StartFrom(start) if isinstance(start, str) else start
-        load = functools.partial(start.load, self.sharded_step.model, self.tokenizer, self.config.seed)
+        initial = jax.device_get(gathered(self.sharded_step.initial().params))  # no device holds more than its part
+        load = functools.partial(start.load, self.sharded_step.model, self.tokenizer, initial)
         params, _ = read_by_first(lambda: (load(), None), like.params, shardings.params)
         return self.sharded_step.initial(params)
 

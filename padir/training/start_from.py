@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import flax.traverse_util
+import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -15,7 +16,6 @@ from padir import checks
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.directory import load_model
-from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.text.tokenizer import Tokenizer
 
@@ -48,8 +48,8 @@ class StartFrom:
         if not self.parts or not set(self.parts) <= set(PARTS):
             raise PadirError(f'StartFrom.parts must be among {PARTS}, got {self.parts}: write ("encoder",)')
 
-    def load(self, model: Transformer, tokenizer: Tokenizer, seed: int) -> PyTree:
-        """The initial parameters of `model`, with the other model's in the places of those that fit.
+    def load(self, model: Transformer, tokenizer: Tokenizer, initial: PyTree) -> PyTree:
+        """The `initial` parameters of `model`, with the other model's in the places of those that fit.
 
         Logs which parameters are taken, and why the others are not.
         """
@@ -59,8 +59,7 @@ class StartFrom:
             remedy = "change ModelConfig.width, or start from another model"
             raise PadirError(f"start_from must be a model of width {model.config.width}, got {got}", remedy=remedy)
         found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
-        fresh = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
-        flat = {name: np.array(leaf) for name, leaf in fresh.items()}
+        flat: dict[str, Any] = flax.traverse_util.flatten_dict(jax.tree.map(np.array, initial), sep="/")
         rows: dict[str, int] = {}
         why: dict[str, str] = {}
         for name, leaf in flat.items():

@@ -20,7 +20,7 @@ from support.tiny_model import random_model_dir
 from support.workers import environment_with
 
 from padir.distributed.processes import agreed, join
-from padir.models.directory import load_model
+from padir.models import Transformer, init_params, load_model
 from padir.training import Checkpoints, TrainConfig, train
 
 TESTS = Path(__file__).parents[1]
@@ -146,6 +146,14 @@ def test_eight_devices_do_an_eighth_of_the_work_and_hold_their_parts(tmp_path):
         assert "all-reduce" in eight["collectives"], kind
 
 
+@pytest.mark.slow
+def test_arrays_of_one_process_or_of_both_come_to_the_host(pair):
+    two = pair(1)
+    for worker in two.workers:
+        worker.start("to_host")
+    assert two.wait()[0] == [None, None]
+
+
 def test_two_devices_make_the_same_keys():
     code = """
 import jax, numpy as np
@@ -253,6 +261,18 @@ def test_two_processes_train_as_one(data, pair, one, tmp_path, devices, bindings
     # One of them says it all.
     assert f"{2 * devices} devices: " in errors[0] and "step 6/6" in errors[0] and "step" not in errors[1]
     assert load_model(folder)[1].step == 6 and not elsewhere.exists()
+
+
+@pytest.mark.slow
+def test_two_processes_start_from_the_encoder_of_a_model(data, pair, one, tmp_path):
+    start = (f'StartFrom.model="{one}"', 'StartFrom.parts=("encoder",)', "train.start_from=@StartFrom()")
+    still = ("Cosine.peak=1e-30", "train.num_steps=1", "Intervals.evaluate=0", "Sharding.shard_parameters=True")
+    statuses, errors = pair(2).run(*training(data, tmp_path / "two", *start, *still))
+    assert statuses == [0, 0], errors
+    (params, card, _), (theirs, *_) = load_model(tmp_path / "two"), load_model(one)
+    assert_same_params(params["encoder"], theirs["encoder"])
+    fresh = init_params(Transformer(MODEL, card.ids), SETTINGS["seed"])
+    assert_same_params(params["decoder"], fresh["decoder"])
 
 
 @pytest.mark.slow

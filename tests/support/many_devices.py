@@ -8,13 +8,16 @@ import unittest.mock
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from support.small_corpus import Numbers, number_lines
 from support.tiny_model import TINY
 from support.workers import changed, environment_with, free_port
 
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
-from padir.distributed.sharding import Sharding
+from padir.distributed.sharding import DATA, Sharding, on_host, spread
 from padir.text.tokenizer import train as train_tokenizer
 from padir.training import Adam, Cosine, Intervals, Objective, TrainConfig, TrainRun, train
 
@@ -118,6 +121,16 @@ def train_as(kind: str, data: str, folder: str, num_steps: str, parts: str = "1"
     config = TrainConfig(**SETTINGS | {"batching": batching}, num_steps=int(num_steps), sharding=KINDS[kind])
     with unittest.mock.patch("padir.training.loop.TrainRun", WatchedRun):
         train(data, folder, config)
+
+
+def to_host() -> None:
+    """Copies a tree to the host: an array that the processes share, one that all have, and two of this process."""
+    mesh = Sharding().mesh()
+    own = np.arange(2) + 10 * jax.process_index()
+    split, whole = (spread(np.arange(4), NamedSharding(mesh, spec)) for spec in (PartitionSpec(DATA), PartitionSpec()))
+    found = on_host((split, whole, jnp.asarray(own), own))
+    for expected, array in zip((np.arange(4), np.arange(4), own, own), found, strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 def translate_as(kind: str, model_dir: str, output: str) -> None:

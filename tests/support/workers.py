@@ -40,7 +40,7 @@ def changed(command: Iterable[object], options: tuple[str, ...]) -> list[str]:
 class Worker:
     """A process that believes to have so many devices.
 
-    Its jobs are `train_as` and `translate_as` of `support.many_devices`, and commands of padir.
+    Its jobs are `train_as`, `translate_as` and `to_host` of `support.many_devices`, and commands of padir.
     """
 
     def __init__(self, devices: int, *meeting: object):
@@ -138,11 +138,11 @@ def work(*meeting: str) -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     if meeting:  # before JAX is used, as modules do that are imported for jobs
         join(f"localhost:{meeting[0]}", 2, int(meeting[1]))
-    from support.many_devices import train_as, translate_as
+    from support.many_devices import to_host, train_as, translate_as
 
     from padir.cli import main
 
-    jobs = {"train": train_as, "translate": translate_as, "padir": lambda *words: main(words)}
+    jobs = {"train": train_as, "translate": translate_as, "to_host": to_host, "padir": lambda *words: main(words)}
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         said, nothing = io.StringIO(), unittest.mock.patch("jax.distributed.initialize")
