@@ -278,7 +278,7 @@ def test_two_processes_start_from_the_encoder_of_a_model(data, pair, one, tmp_pa
 @pytest.mark.slow
 def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     """SIGTERM to the second one alone: both stop after the same step; the weights are those of a run that never did."""
-    settings = ("train.num_steps=200", "Intervals.evaluate=0", "Intervals.checkpoint=200")
+    settings = ("train.num_steps=100", "Intervals.evaluate=0", "Intervals.checkpoint=100")
     statuses, errors = Processes(*training(data, tmp_path / "straight", *settings), devices=2).wait()
     assert statuses == [0, 0], errors
     stopped = tmp_path / "stopped"
@@ -290,7 +290,7 @@ def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     processes.running[1].send_signal(signal.SIGTERM)
     statuses, errors = processes.wait()
     assert statuses == [130, 130], errors
-    steps = {re.search(r"saved step (\d+) of 200", error)[1] for error in errors}
+    steps = {re.search(r"saved step (\d+) of 100", error)[1] for error in errors}
     assert len(steps) == 1 and [path.name for path in (stopped / "checkpoints").iterdir()] == [*steps]
     statuses, errors = Processes(*training(data, stopped, *settings), devices=2).wait()
     assert statuses == [0, 0] and f"going on from step {steps.pop()}" in errors[0]
