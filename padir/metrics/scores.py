@@ -62,10 +62,18 @@ def bleu(hypotheses: Iterable[str], references: Iterable[str], target_language: 
     Raises:
       PadirError: there is no such tokenizer, or it splits at spaces and the references have none.
     """
+    return _bleu_and_ratio(hypotheses, references, target_language, tokenize)[0]
+
+
+def _bleu_and_ratio(
+    hypotheses: Iterable[str], references: Iterable[str], target_language: str, tokenize: str
+) -> tuple[Score, Score]:
+    """`bleu` and `length_ratio`, of one count of the tokens."""
     hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language, tokenize, references=references)
-    value = metric.corpus_score(hypotheses, [references]).score
-    return Score("bleu", value, metric.get_signature().format())
+    found = metric.corpus_score(hypotheses, [references])
+    ratio = Score("length_ratio", found.ratio, f"nrefs:1|tok:{metric.tokenizer_signature}")
+    return Score("bleu", found.score, metric.get_signature().format()), ratio
 
 
 def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
@@ -110,10 +118,7 @@ def length_ratio(
     Raises:
       PadirError: all references are empty.
     """
-    hypotheses, references = lined_up(hypotheses=hypotheses, references=references)
-    metric = bleu_metric(target_language, tokenize, references=references)
-    ratio = metric.corpus_score(hypotheses, [references]).ratio
-    return Score("length_ratio", ratio, f"nrefs:1|tok:{metric.tokenizer_signature}")
+    return _bleu_and_ratio(hypotheses, references, target_language, tokenize)[1]
 
 
 def exact_match(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
@@ -159,11 +164,12 @@ def score_all(
       PadirError: all references are empty.
     """
     hypotheses, references, sources = lined_up(hypotheses=hypotheses, references=references, sources=sources)
+    of_bleu, ratio = _bleu_and_ratio(hypotheses, references, target_language, tokenize)
     scores = [
-        bleu(hypotheses, references, target_language, tokenize),
+        of_bleu,
         chrf(hypotheses, references),
         stutter(hypotheses, references, target_language),
-        length_ratio(hypotheses, references, target_language, tokenize),
+        ratio,
         exact_match(hypotheses, references),
     ]
     by_name = {score.name: score for score in scores}
