@@ -225,8 +225,76 @@ def plans() -> str:
     )
 
 
+def step_needs() -> str:
+    """What XLA plans and estimates for the training step with two shapes of a batch's rows."""
+    lines = []
+    for device, layers in (("h100", "6 + 6"), ("v5e", "1 + 1"), ("v3", "1 + 1")):
+        files = [json.loads((RESULTS / f"step_{device}_{length}.json").read_text()) for length in (256, 128)]
+        (wide,), (narrow,) = (each["programs"] for each in files)
+        if narrow["cycle_seconds"]:
+            figures = {"estimate, ms": [1e3 * each["cycle_seconds"] for each in (wide, narrow)]}
+        else:  # XLA gives no cycles for GPUs
+            figures = {"the least time, ms": [1e3 * each["bound"] for each in (wide, narrow)]}
+        figures |= {
+            "TFLOP of matrix products": [each["matrix_flops"] / 1e12 for each in (wide, narrow)],
+            "memory, GB": [each["memory"] / 1e9 for each in (wide, narrow)],
+        }
+        for figure, (before, now) in figures.items():
+            cells = [f"{before:.1f}", f"{now:.1f}", f"{now / before:.2f}"]
+            lines.append([files[0]["topology"], layers, figure, *cells])
+    head = ["topology", "layers", "for each device", "256 rows of 256", "512 rows of 128", "ratio"]
+    return table(head, lines, text=True)
+
+
+def forced_words() -> str:
+    """padir's terms beside constrained beam search by transformers."""
+    lines = []
+    for row in json.loads((RESULTS / "terms_transformers.json").read_text())["rows"]:
+        given = {"plain": "without terms", "terms": "with terms"}[row["kind"]]
+        lines.append([f"{row['program']}, {given}", str(row["used"]), f"{row['bleu']:.1f}", f"{row['chrf']:.1f}"])
+    return table(["`de_en_ar`, beam 5, 100 sentences", "terms used", "BLEU", "chrF"], lines, text=True)
+
+
+PEAKS = {  # TFLOP/s in bfloat16, of the data sheets
+    "TPU v3-8 (4 chips)": 492,
+    "TPU v4-8 (4 chips)": 1100,
+    "TPU v5e, 8 chips": 1576,
+    "TPU v6e, 8 chips": 7344,
+    "one H100": 989,
+    "one A100": 312,
+    "8 H100": 7912,
+}
+STEPS = {"teacher": (100_000, 2.6e18), "student": (500_000, 2.24e19)}  # and FLOPs of them all, as the page says
+
+
+def hours() -> str:
+    """Hours of the paper's run at shares of the peak, and no fewer than one loader process needs for the batches."""
+    (alone, *_) = json.loads((RESULTS / "loader.json").read_text())["rows"]
+
+    def needed(stage: str, peak: float, share: float) -> str:
+        steps, flops = STEPS[stage]
+        needs = max(flops / (share * peak * 1e12), steps * alone["cpu_ms"] / 1e3) / 3600
+        return f"{needs:.1f}" if needs < 10 else f"{needs:.0f}"
+
+    lines = []
+    for machine, peak in PEAKS.items():
+        ranges = [f"{needed(stage, peak, 0.4)} to {needed(stage, peak, 0.15)} h" for stage in STEPS]
+        lines.append([machine, f"{peak:,}", *ranges, f"{needed('student', peak, 0.1)} h"])
+    return table(["machine", "peak, TFLOP/s", *STEPS, "student at 10 % of the peak"], lines, text=True)
+
+
+def loader() -> str:
+    """The CPU time in which the first of some hosts makes a batch."""
+    lines = []
+    for row in json.loads((RESULTS / "loader.json").read_text())["rows"]:
+        host = "the only one" if row["hosts"] == 1 else f"one of {row['hosts']}"
+        rate = row["hosts"] * row["tokens"] / row["cpu_ms"] * 1e-3
+        lines.append([host, f"{row['cpu_ms']:.1f} ms", f"{rate:.1f} million"])
+    return table(["host", "CPU time of a batch", "target tokens a CPU second, all hosts"], lines, text=True)
+
+
 TEXTS = {
     each.__name__: each
     for each in (one_pass, paper_size, unknown_words, everyday, strategies, stutter, differences, similarity, updates)
-    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu, terms, plans)
+    + (with_bigrams, blank_penalty, one_pass_behind, paper_bleu, terms, plans, step_needs, forced_words, hours, loader)
 }
