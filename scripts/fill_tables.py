@@ -73,7 +73,12 @@ TABLES |= {
     "modes_compared": SPEED["modes_compared"],
     "captions": SPEED["captions"],
 }
-TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
+TABLES |= {
+    "memory": SPEED["memory"],
+    "training_speed": SPEED["training"],
+    "rounding": SPEED["rounding"],
+    "settings": settings,
+}
 TABLES |= {"devices": SPEED["devices"], "gpu": SPEED["gpu"], "gpu_training": SPEED["gpu_training"]}
 TABLES["chosen_strategies"] = COMPONENTS["chosen_strategies"]
 TABLES |= {name: SAMPLERS[name] for name in ("audit", "prediction")}

@@ -116,7 +116,7 @@ def updates() -> str:
         for system in ("padir_longer", "padir")
     )
     return f"""The systems were far from trained: after 1,500 updates the paper's objective has {short:.1f} % right
-outputs, after 4,000 it has {long:.1f} %. So the table says nothing about long runs."""
+outputs, after 4,000 it has {long:.1f} %. So the comparison says nothing about long runs."""
 
 
 def with_bigrams() -> str:
@@ -206,7 +206,7 @@ def differences() -> str:
 - Greedy search by `de_en` has {greedy[0]} more than refining by default ({greedy[1]}), and on the validation split
   {held_out[0]} more ({held_out[1]}).
 - On the {refining["sentences"]} sentences without near-duplicates in the training text (`scripts/without_twins.py`),
-  refining has {score(refining, "bleu"):.1f} BLEU, and `de_en_ar` with a beam of 5 {score(beam, "bleu"):.1f}. Of the
+  refining has {score(refining, "bleu"):.1f} BLEU, and `de_en_ar` {score(beam, "bleu"):.1f} with a beam of 5. Of the
   refined outputs {score(refining, "non_words"):.0f} % have a non-word, of `de_en_ar`'s
   {score(beam, "non_words"):.0f} %."""
 

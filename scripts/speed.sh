@@ -72,3 +72,16 @@ for data in multi30k_de_en wmt_dev_de_en; do
             --output "results/speed_training_$data"
     fi
 done
+
+# Training of a small model with products of rounded operands, on one core and on two.
+if [[ -f data/multi30k_de_en/manifest.json ]]; then
+    for config in distilled_cpu ar_cpu; do
+        for cores in 0 0-1; do
+            for precision in default BF16_BF16_F32; do
+                JAX_DEFAULT_MATMUL_PRECISION="$precision" taskset -c "$cores" .venv/bin/python -m padir benchmark --steps 16 \
+                    --gin_file="configs/run/multi30k_de_en_$config.gin" --data data/multi30k_de_en --gin.Batching.rows=16 \
+                    --gin.Batching.row_length=64 --output "results/speed_rounding_${config}_${cores}_$precision"
+            done
+        done
+    done
+fi

@@ -299,6 +299,17 @@ def training(results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
+def rounding(results: Path = RESULTS) -> str:
+    """Format the speed of training with and without products of rounded operands."""
+    lines = ["| | float32 | bfloat16 products | gain |", "|---|---:|---:|---:|"]
+    for config, what in (("distilled_cpu", "refinement, two stages"), ("ar_cpu", "autoregressive")):
+        for cores, said in (("0-1", "two cores"), ("0", "one core")):
+            names = [f"rounding_{config}_{cores}_{precision}" for precision in ("default", "BF16_BF16_F32")]
+            exact, rounded = (each["figures"]["tokens_per_second"] for each in _read(results, *names))
+            lines.append(f"| {what}, {said} | {exact:,.0f} | {rounded:,.0f} | {rounded / exact:.2f} |")
+    return "\n".join(lines)
+
+
 def _is_peer(row: Row) -> bool:
     return "CTranslate2" in row["model"]
 
