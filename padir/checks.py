@@ -138,8 +138,9 @@ def takes(name: str, function: Callable[..., Any], parameters: str) -> None:
     padir.errors.PadirError: rule must be callable as (sources, *, language): too many positional arguments
     """
     positional, _, named = parameters.partition(", *, ")
+    keywords = dict.fromkeys(named.split(", ")) if named else {}
     try:
-        inspect.signature(function).bind(*positional.split(", "), **dict.fromkeys(named.split(", ")))
+        inspect.signature(function).bind(*positional.split(", "), **keywords)
     except TypeError as error:
         raise PadirError(name, f"callable as ({parameters})", remedy=str(error)) from None
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padir.checks import takes, words_of
+from padir.checks import instance, takes, words_of
 from padir.decoding.hypothesis import SourceSentence
 from padir.decoding.options import FROM_TEXT, Decoding
 from padir.decoding.ranker import NEEDS, RULES, reads_normalization
@@ -265,10 +265,13 @@ def _check_limits(decoding: Decoding, readout: Readout) -> None:
 def filled(decoding: Decoding, config: ModelConfig, own_corruption: Corruption, own_strategy: Strategy) -> Decoding:
     """Replaces None: canvas and strategy by the model's own, options that the readout keeps off by False."""
     off = [name for name in config.readout_rules.off if getattr(decoding, name) is None]
+    canvas = decoding.canvas or own_corruption
+    full = canvas.full()
+    instance(f"{type(canvas).__name__}.full()", full, Corruption)
     return dataclasses.replace(
         decoding,
         strategy=decoding.strategy or own_strategy,
-        canvas=(decoding.canvas or own_corruption).full(),
+        canvas=full,
         **dict.fromkeys(off, False),
     )
 

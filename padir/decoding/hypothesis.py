@@ -68,6 +68,6 @@ class Hypothesis(NamedTuple):
 
 
 def not_finite() -> PadirError:
-    what = "the model's logits are not finite, so that its output means nothing"
-    remedy = "check its weights, or compute in float32; a strategy of your own must write each position, with its score"
+    what = "the log-probability of a hypothesis is not finite, so that its text means nothing"
+    remedy = "a strategy of your own must write each position, with its score; else check the weights, or use float32"
     return PadirError(what, remedy=remedy)

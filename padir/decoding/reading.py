@@ -97,9 +97,12 @@ def _check(written: Written, sources: Sequence[SourceSentence], ids: Ids, max_le
                     and not (tokens.dtype.kind in "iu" and UNK <= tokens.min() <= tokens.max() < end)
                 ):
                     expected = f"whole numbers from {UNK} on, below {end}, the first id that stands for no text"
-                    raise PadirError("the tokens of a writer's hypothesis", expected, tokens.tolist())
+                    what = "the tokens of a hypothesis, by a writer or by a strategy of your own,"
+                    raise PadirError(what, expected, tokens.tolist())
             if not fits(each.passes, int) or each.passes < 0:
                 raise PadirError("the passes of a writer's hypothesis", "a whole number from 0 on", each.passes)
+            if (each.rank is None) != (own[0].rank is None):
+                raise PadirError("Hypothesis.rank", "given for all hypotheses of a sentence, or for none", each.rank)
             if source.template is not None and not source.template.is_held(whole):
                 what = "a writer's hypothesis lacks the template's fixed text"
                 raise PadirError(what, got=whole, remedy="hold SourceSentence.template, or refuse it by a PadirError")

@@ -32,6 +32,7 @@ from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths
 from padir.refinement.loop import steps
+from padir.refinement.segments import check_array
 from padir.text.cleaning import without_repeats
 from padir.text.ids import pad_rows, round_up
 
@@ -169,6 +170,7 @@ class Refiner:
         counted = int(drafts.editable_RL[row].sum())
         in_sentence = self.loaded.card.config.geometry.collapse_mask
         read_L = in_sentence(drafts.tokens_RL[row], drafts.editable_RL[row], self.loaded.model.ids)
+        check_array("what Geometry.collapse_mask gives", read_L, drafts.tokens_RL[row].shape, np.bool_)
         whole = drafts.tokens_RL[row][read_L].tolist()
         tokens = whole
         if drops := self.decoding.drops_repeats:

@@ -263,6 +263,7 @@ class SentenceTranslator:
         check_process()
         writer = self._make_writer(self.side(decoding), decoding, trace=trace, shapes=self.shapes)
         checks.instance("what the function of with_writer gives", writer, Writer)
+        checks.takes(f"{type(writer).__name__}.write", writer.write, "sources")
         checks.counts(1, most_hypotheses=writer.most_hypotheses)
         return writer
 

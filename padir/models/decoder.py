@@ -161,6 +161,14 @@ class Decoder(nn.Module):
         return tuple(layer.positional(position_PD, position_BL) for layer in self.layers)
 
     def __call__(self, x, cross_kv, positional, mask_BLL, cross_mask_BLS, deterministic, index_BL=None):
+        """The states of all positions. `Transformer.draft_states` makes the arguments.
+
+        Args:
+          x: embedded tokens, [B, L, D].
+          cross_kv, positional: what the methods of these names give.
+          mask_BLL, cross_mask_BLS: of `draft_mask` and `cross_mask`.
+          index_BL: each position's index in its segment; None if every row has the positions 0 .. L - 1.
+        """
         bias = self.relpos_bias(x.shape[1], index_BL=index_BL)
         context_BLD = None
         if self.config.decontextualised:  # queries hold positions alone, keys and values in all layers also tokens

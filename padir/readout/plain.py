@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir.readout.protocols import Readout, StageSums
 from padir.readout.tally import Logits, Tally
 from padir.refinement.canvas import Canvas, from_tokens
+from padir.refinement.corruption import corrupted
 from padir.refinement.protocols import Corruption
 from padir.text.ids import AnyArray, Ids
 
@@ -45,10 +46,10 @@ class TokenLoss:
         self, key_B, source_segment_BS, target_BL, segment_BL, *, corruption: Corruption, ids: Ids, max_length: int
     ):
         editable_BL = (segment_BL > 0) & (target_BL != ids.eos)
-        noisy_BL, chosen_BL = corruption(key_B, target_BL, editable_BL, segment_BL, ids=ids)
+        noisy_BL, chosen_BL = corrupted(corruption, key_B, target_BL, editable_BL, segment_BL, ids)
         # `initial_BL` has the same noise as the canvas, and noise in place of the target at all other positions, so
         # that a position that is masked again between two stages does not show its target.
-        initial_BL, _ = corruption.full()(key_B, target_BL, editable_BL, segment_BL, ids=ids)
+        initial_BL, _ = corrupted(corruption.full(), key_B, target_BL, editable_BL, segment_BL, ids)
         initial_BL = jnp.where(chosen_BL, noisy_BL, initial_BL)
         return from_tokens(noisy_BL, initial_BL, editable_BL, segment_BL, ids), chosen_BL
 

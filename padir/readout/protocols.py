@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import flax.struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from padir import checks
+from padir.options import OPTIONS
 from padir.readout.prefix_beam import PrefixScore
 from padir.readout.tally import Found, Logits
 from padir.refinement.canvas import Canvas
@@ -154,7 +157,14 @@ class PositionHead(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True)
+def _options(**values: Iterable[str]) -> None:
+    """Refuses names that are no options of `Decoding`."""
+    for name, given in values.items():
+        for each in given:
+            checks.one_of(OPTIONS, **{name: each})
+
+
+@checks.settings
 class Readout:
     """The way in which a model's canvas becomes a sentence.
 
@@ -167,6 +177,9 @@ class Readout:
       counted_by: the option of `Decoding` that says how many hypotheses a draft has.
       limits: the largest values of options of `Decoding` that this readout limits.
       off: options of `Decoding` that must be False.
+
+    Raises:
+      PadirError: a part lacks a member of its protocol, or an option has no such name.
     """
 
     name: str
@@ -175,6 +188,9 @@ class Readout:
     head: PositionHead | None = None
     strategy: Strategy = Padir()
     excludes: tuple[str, ...] = ()
-    counted_by: str = "num_lengths"
-    limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    off: tuple[str, ...] = ()
+    counted_by: Annotated[str, partial(checks.one_of, OPTIONS)] = "num_lengths"
+    limits: Annotated[Mapping[str, int], _options] = dataclasses.field(default_factory=dict)
+    off: Annotated[tuple[str, ...], _options] = ()
+
+    def __post_init__(self):
+        checks.takes("Geometry.collapse_mask", self.geometry.collapse_mask, "tokens, editable, ids")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
 from padir import checks
 from padir.errors import PadirError
@@ -23,6 +23,7 @@ from padir.refinement.segments import (
     KIND,
     SHARE,
     VISIBLE,
+    check_array,
     check_keys,
     choose_share,
     choose_some,
@@ -205,6 +206,29 @@ CORRUPTIONS: dict[str, Callable[..., Corruption]] = {
 }
 
 
+def corrupted(
+    corruption: Corruption,
+    key_B: Key[Array, " B"],
+    tokens_BL: Int[Array, "B L"],
+    editable_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    ids: CanvasIds,
+) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
+    """The noisy tokens and the chosen positions that a corruption makes, which may be somebody else's.
+
+    Raises:
+      PadirError: it is no corruption, or gives anything but ids and bools of the tokens' shape.
+    """
+    name = type(corruption).__name__
+    checks.instance("corruption", corruption, Corruption, "write it as Uniform()")
+    checks.takes(f"{name}.__call__", corruption, "key_B, tokens_BL, editable_BL, segment_BL, *, ids")
+    made = corruption(key_B, tokens_BL, editable_BL, segment_BL, ids=ids)
+    noisy_BL, chosen_BL = checks.pair(name, "noisy_BL, chosen_BL", made)
+    check_array(f"noisy_BL of {name}", noisy_BL, tokens_BL.shape, jnp.integer)
+    check_array(f"chosen_BL of {name}", chosen_BL, tokens_BL.shape, jnp.bool_)
+    return noisy_BL, chosen_BL
+
+
 # A row's key is folded with this number to draw the draft. No step has this number, so the steps get other noise.
 _DRAFT = 2**31 - 1
 
@@ -252,7 +276,6 @@ def noise_canvas(
         blank_BL = jnp.where(present_BL & ~editable_BL, ids.eos, blank_BL)
     segment_BL = present_BL.astype(jnp.int32)
     key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
-    made = corruption.full()(key_B, blank_BL, editable_BL, segment_BL, ids=ids)
-    noisy_BL, _ = checks.pair(str(corruption), "noisy_BL, chosen_BL", made)
+    noisy_BL, _ = corrupted(corruption.full(), key_B, blank_BL, editable_BL, segment_BL, ids)
     tokens_BL = jnp.where(editable_BL, noisy_BL, blank_BL)
     return from_tokens(tokens_BL, tokens_BL, editable_BL, segment_BL, ids)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import flax.struct
 import jax
@@ -29,7 +28,7 @@ from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, Tree, choose_rows, restore
 from padir.refinement.protocols import Decoder, Number, Proposal, Stop, Strategy
 from padir.refinement.scores import Output, best_ids, forbid
-from padir.refinement.segments import Keys, check_keys, fold_keys
+from padir.refinement.segments import Keys, check_array, check_keys, fold_keys
 from padir.text.ids import at_most
 
 
@@ -186,48 +185,47 @@ def steps(
 def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: Number) -> State:
     """The state before the first of `num_steps` passes."""
     checks.instance("strategy", strategy, Strategy, "write it as Padir()")
-    checks.instance(f"{type(strategy).__name__}.stop", strategy.stop, Stop, "write it as NothingOpen()")
+    of, stop = type(strategy).__name__, strategy.stop
+    checks.instance(f"{of}.stop", stop, Stop, "write it as NothingOpen()")
+    checks.takes(f"{of}.init", strategy.init, "key_B, canvas")
+    checks.takes(f"{of}.step", strategy.step, "key_B, canvas, output, memory, *, step, num_steps")
+    checks.takes(f"{type(stop).__name__}.init", stop.init, "canvas")
+    checks.takes(f"{type(stop).__name__}.step", stop.step, "before, output, proposal, memory")
     if not isinstance(canvas, Canvas):
         raise PadirError("canvas", "a Canvas", type(canvas), "make one with padir.refinement.draft")
     kinds = {"tokens_BL": jnp.integer, "score_BL": jnp.floating, "initial_BL": jnp.integer, "segment_BL": jnp.integer}
     for name in ("tokens_BL", "score_BL", "written_BL", "editable_BL", "initial_BL", "segment_BL", "done_BL"):
-        _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape, kinds.get(name, jnp.bool_))
+        check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape, kinds.get(name, jnp.bool_))
     check_keys(key_B, canvas.tokens_BL.shape[0])
     if isinstance(num_steps, jax.Array):
-        _check_array("num_steps", num_steps, (), jnp.integer)
+        check_array("num_steps", num_steps, (), jnp.integer)
     if not isinstance(num_steps, Tracer):
         number = int(num_steps) if isinstance(num_steps, jax.Array) else num_steps
         checks.counts(1, "use 1 for one-shot decoding", num_steps=number)
     memory = strategy.init(fold_keys(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
-    stop_memory = strategy.stop.init(canvas)
+    stop_memory = stop.init(canvas)
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     for leaf in jax.tree.leaves((memory, stop_memory)):
         shape = (*passes_B.shape, *jnp.shape(leaf)[1:])  # all leaves begin with axis B
-        _check_array(f"a leaf of the memory that {type(strategy).__name__}.init or its stop rule gives", leaf, shape)
+        check_array(f"a leaf of the memory that {of}.init or its stop rule gives", leaf, shape)
     return State(jnp.int32(0), key_B, canvas, memory, stop_memory, passes_B, passes_B > 0, passes_B)
 
 
 def _check_decoder(decoder: Decoder) -> None:
     if isinstance(decoder, type) or not callable(decoder):
         raise PadirError("decoder", "a function of a Canvas", decoder)
+    checks.takes("decoder", decoder, "canvas")
 
 
 def _check_output(output: Output, canvas: Canvas) -> None:
     shape, ids = canvas.tokens_BL.shape, canvas.ids
     wide = getattr(output.logits_BLV, "shape", ())[-1:] == (ids.num_embeddings,)
     shape_BLV = (*shape, ids.num_embeddings if wide else ids.vocab_size)
-    _check_array("the decoder's logits", output.logits_BLV, shape_BLV, jnp.floating)
+    check_array("the decoder's logits", output.logits_BLV, shape_BLV, jnp.floating)
     if output.keep_logits_BL is not None:
-        _check_array("the decoder's keep_logits_BL", output.keep_logits_BL, shape, jnp.floating)
+        check_array("the decoder's keep_logits_BL", output.keep_logits_BL, shape, jnp.floating)
     for array in output.found_BL or ():
-        _check_array("the decoder's found_BL", array, shape)
-
-
-def _check_array(name: str, array: Any, shape: tuple[Any, ...], kind: Any = jnp.generic) -> None:
-    got = getattr(array, "shape", None), getattr(array, "dtype", type(array))
-    if got[0] != shape or not jnp.issubdtype(got[1], kind):
-        of = "" if kind is jnp.generic else f" of {kind.__name__} numbers"
-        raise PadirError(name, f"an array of shape {list(shape)}{of}", f"{list(got[0] or ())} {got[1]}")
+        check_array("the decoder's found_BL", array, shape)
 
 
 def _refuse_failures(state: State) -> None:
@@ -288,11 +286,17 @@ def propose(
     proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
     if not isinstance(proposal, Proposal):
         raise PadirError(f"{type(strategy).__name__}.step", "a function that gives a Proposal", type(proposal))
+    for made in (proposal.next, proposal.last):
+        if not isinstance(made, Canvas):
+            raise PadirError(f"next and last of {type(strategy).__name__}.step", "a Canvas each", type(made))
+    check_array(
+        f"open positions of {type(strategy).__name__}", proposal.still_open(), canvas.tokens_BL.shape, jnp.bool_
+    )
     _check_memory(strategy, memories[0], proposal.memory)
     stop = strategy.stop
     stopped = stop.step(canvas, output, proposal, memories[1])
     finished_BL, stop_memory = checks.pair(f"{type(stop).__name__}.step", "finished_BL, memory", stopped)
-    _check_array(f"finished_BL of {stop}", finished_BL, canvas.tokens_BL.shape, jnp.bool_)
+    check_array(f"finished_BL of {stop}", finished_BL, canvas.tokens_BL.shape, jnp.bool_)
     _check_memory(stop, memories[1], stop_memory)
     is_last = jnp.equal(step, num_steps - 1)
     after = restore(proposal.next, finished_BL | is_last, proposal.last)

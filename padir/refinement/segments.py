@@ -143,6 +143,14 @@ def check_keys(key_B: Key[Array, " B"], rows: Any) -> None:
         raise PadirError(f"expected key_B to have one key for each of the {rows} rows, got {got}", remedy=remedy)
 
 
+def check_array(name: str, array: Any, shape: tuple[Any, ...], kind: Any = jnp.generic) -> None:
+    """Refuses anything but an array of this shape whose numbers are of this kind, such as `jnp.integer`."""
+    got = getattr(array, "shape", None), getattr(array, "dtype", type(array))
+    if got[0] != shape or not jnp.issubdtype(got[1], kind):
+        of = "" if kind is jnp.generic else f" of {kind.__name__} numbers"
+        raise PadirError(name, f"an array of shape {list(shape)}{of}", f"{list(got[0] or ())} {got[1]}")
+
+
 def fold_keys(key_B: Keys, number: int | Int[Array, ""]) -> Keys:
     """Other keys for each number; `Draws` need none."""
     return key_B if isinstance(key_B, Draws) else jax.vmap(lambda key: jax.random.fold_in(key, number))(key_B)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -96,10 +95,10 @@ class TranslateRequest:
 
 
 class AnswerCandidate(msgspec.Struct):
-    """A candidate: text, score, and length in tokens, EOS included."""
+    """A candidate: text, score (null if it is not finite), and length in tokens, EOS included."""
 
     text: str
-    score: float
+    score: float | None
     length: int
 
 
@@ -111,7 +110,7 @@ class AnswerStep(msgspec.Struct):
 
 
 class AnswerText(msgspec.Struct, kw_only=True):
-    """A translation: text, score, length in tokens, decoder passes, number of hypotheses that were tried.
+    """A translation: text, score (null if it is not finite), length in tokens, passes, number of hypotheses tried.
 
     `candidates`, `read_again` (the causal side chose) and `trace` are present if the request asks for them. With
     `split`, each entry of `sentences` has its own, and a `source`. Then length, passes and hypotheses are sums over the
@@ -119,7 +118,7 @@ class AnswerText(msgspec.Struct, kw_only=True):
     """
 
     text: str
-    score: float
+    score: float | None
     length: int
     passes: int
     hypotheses: int
@@ -251,28 +250,18 @@ def _translated(
 ) -> AnswerText:
     found = AnswerText(
         text=result.text,
-        score=_finite(result.score),
+        score=result.score,
         length=result.length,
         passes=result.passes,
         hypotheses=result.hypotheses,
         source=source,
     )
     if asked.n_best:
-        found.candidates = [AnswerCandidate(each.text, _finite(each.score), each.length) for each in result.candidates]
+        found.candidates = [AnswerCandidate(each.text, each.score, each.length) for each in result.candidates]
         found.read_again = result.read_again
     if asked.trace:
-        found.trace = [
-            AnswerStep(step.pieces, [None if p is None else _finite(p) for p in step.log_probs])
-            for step in result.trace or ()
-        ]
+        found.trace = [AnswerStep(step.pieces, step.log_probs) for step in result.trace or ()]
     return found
-
-
-def _finite(number: float) -> float:
-    """Replaces infinity, which JSON does not have, by a very large number, and NaN by a very small one."""
-    if math.isnan(number):
-        return -1e30
-    return number if math.isfinite(number) else math.copysign(1e30, number)
 
 
 def openapi(reader: RequestReader) -> bytes:

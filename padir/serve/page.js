@@ -184,7 +184,7 @@
         const row = made("tr", i === 0 ? "chosen" : "");
         const chosen = made("td", "", text);
         chosen.dir = "auto";
-        row.append(made("td", "", String(length)), made("td", "", score.toFixed(2)), chosen);
+        row.append(made("td", "", String(length)), made("td", "", score?.toFixed(2) ?? ""), chosen);
         return row;
       }),
     );

@@ -84,7 +84,9 @@ def test_the_estimates_are_what_the_formula_gives(recipe, task, stages):
     rows = re.findall(rf"^\| [^|]+ \| ([\d,]+) \| {hours} \| {hours} \| ([\d.]+) h \|$", page, re.MULTILINE)
     assert len(rows) == 7
     loading = json.loads((REPOSITORY / "results/loader.json").read_text())["rows"]
-    (batch,) = (row["cpu_ms"] / 1e3 for row in loading if row["hosts"] == 1)  # seconds in which one process makes a batch
+    (batch,) = (
+        row["cpu_ms"] / 1e3 for row in loading if row["hosts"] == 1
+    )  # seconds in which one process makes a batch
     for peak, *stated in rows:
         least, most = map(float, stated[2:4] if recipe == "wmt" else stated[:2])
         needed = total / (float(peak.replace(",", "")) * 1e12) / 3600

@@ -143,8 +143,7 @@ def test_a_given_length_concerns_its_sentence_alone(case, translator):
     given = sources[0]._replace(target_length=3)
     try:
         alone = writer.write([given]).hypotheses
-    except PadirError as error:
-        assert "target_lengths" in str(error)
+    except PadirError:
         return
     mixed, free = writer.write([given, *sources[1:]]).hypotheses, writer.write(sources).hypotheses
     for found, expected in zip(mixed, [*alone, *free[1:]], strict=True):
@@ -359,7 +358,11 @@ WRONG_WRITERS = [
     (Given(Written([GOOD] for _ in "ab")), "gives no padir.decoding.Written of lists ... <generator"),  # pyright: ignore
     (Given(Written([[GOOD], [GOOD, GOOD._replace(score=float("nan"))]])), "the score ... finite number, got nan"),
     (Given(Written([[GOOD], [GOOD._replace(score=None)]])), "the score ... a finite number, got None"),
-    (Given(Written([[GOOD], [GOOD, GOOD._replace(rank=math.nan)]])), "the rank ... a finite number, got nan"),
+    (
+        Given(Written([[GOOD], [GOOD._replace(rank=r) for r in (0.0, math.nan)]])),
+        "the rank ... a finite number, got nan",
+    ),
+    (Given(Written([[GOOD], [GOOD, GOOD._replace(rank=1.0)]])), "Hypothesis.rank ... given for all hypotheses"),
     *(
         (Given(Written([[GOOD], [GOOD._replace(tokens=tokens)]])), f"the tokens ... whole numbers ... got {tokens}")
         for tokens in ([5, 10**6], [-1], [5, 1], [0], [5.0, 7.0], [[5, 6]], None)

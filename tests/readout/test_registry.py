@@ -102,7 +102,11 @@ def test_a_name_of_no_readout_is_refused(name, words):
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("name", [*READOUTS, FOREIGN])
+@pytest.fixture(params=[*READOUTS, FOREIGN])
+def name(request):
+    return request.param
+
+
 class TestContract:
     """What every readout keeps, also one from outside."""
 

@@ -219,7 +219,7 @@ def test_every_answer_has_an_id(client, monkeypatch, caplog):
         assert re.fullmatch("[0-9a-f]{16}", client.get("/", headers={"X-Request-ID": odd}).headers["x-request-id"])
     monkeypatch.setattr("padir.decoding.sentences.BatchTranslator.__call__", broken)
     turned_away(client, 500, "not finite")
-    assert "a batch failed: the model's logits are not finite" in caplog.text
+    assert "a batch failed: the log-probability of a hypothesis is not finite" in caplog.text
     monkeypatch.undo()
     monkeypatch.setattr("padir.serve.app.translated", None)
     assert turned_away(client, 500, "", given).headers["x-request-id"] == "order-17.3"
