@@ -36,6 +36,9 @@ for program in gcloud git ssh; do
 done
 commands="$(scripts/train_host.sh show "$bucket" "$run" "$stages" "$@")"
 echo "$commands" >&2
+if (($#)) && [[ "$*" != *--coordinator* && -x .venv/bin/padir ]]; then
+    .venv/bin/padir train --print_config --gin_file="configs/run/$run.gin" "$@" >/dev/null
+fi
 for name_of_run in "$run" "${run}_ar"; do
     git cat-file -e "HEAD:configs/run/$name_of_run.gin" 2>/dev/null ||
         { echo "configs/run/$name_of_run.gin is not in the last commit, which the VM gets: commit it" >&2; exit 2; }
@@ -46,6 +49,11 @@ gcloud storage ls "${BASH_REMATCH[1]}/manifest.json" >/dev/null ||
         echo "found no ${BASH_REMATCH[1]}/manifest.json: give \`padir prepare\` this folder as --output, or see gcloud's message above" >&2
         exit 1
     }
+
+if [[ "$commands" =~ ^padir\ (distill|evaluate)\ --model\ (padir=)?([^ ]+) ]]; then
+    gcloud storage ls "${BASH_REMATCH[3]}/manifest.json" >/dev/null ||
+        { echo "found no model in ${BASH_REMATCH[3]}: begin with the stage that trains it" >&2; exit 1; }
+fi
 
 tpu() {
     gcloud compute tpus tpu-vm "$@" --zone "$zone"
@@ -59,17 +67,25 @@ state_of_vm() {
     tpu describe "$name" --format 'value(state)' 2>/dev/null || true
 }
 
-in_queue() {
-    queue describe "$name" >/dev/null 2>&1
+place_in_queue() { # the state of the entry; empty if there is none
+    local answer
+    answer="$(queue describe "$name" --format 'value(state.state)' 2>&1)" && echo "$answer" && return
+    [[ "$answer" == *NOT_FOUND* ]] || { echo "the queue cannot be read: $answer" >&2; return 1; }
 }
 
 make_queued() { # returns when the queue has given the VM
     local place
-    in_queue || queue create "$name" --node-id "$name" --accelerator-type "$type" --runtime-version "$image" --scopes "$scopes"
+    place="$(place_in_queue)"
+    if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then # its VM is gone, and it will give no other
+        queue delete "$name" --force --quiet
+        place=""
+    fi
+    [[ -n "$place" ]] ||
+        queue create "$name" --node-id "$name" --accelerator-type "$type" --runtime-version "$image" --scopes "$scopes"
     until [[ "$(state_of_vm)" == READY ]]; do
-        place="$(queue describe "$name" --format 'value(state.state)')" || place=unknown
+        place="$(place_in_queue)" || place=unknown
         if [[ "$place" == FAILED || "$place" == SUSPENDED ]]; then
-            echo "the queue gives no VM ($place): delete its entry, and call again" >&2
+            echo "the queue gives no VM ($place): see the message of gcloud compute tpus queued-resources describe $name" >&2
             exit 1
         fi
         echo "waiting in the queue: $place" >&2
@@ -77,14 +93,17 @@ make_queued() { # returns when the queue has given the VM
     done
 }
 
-! in_queue || capacity=queued
+place="$(place_in_queue)"
+[[ -z "$place" ]] || capacity=queued
 delete="tpu-vm delete $name --zone $zone"
 [[ "$capacity" != queued ]] || delete="queued-resources delete $name --zone $zone --force"
 folder="$(mktemp -d)"
 # Google makes a VM, or queues for it, even if this script is stopped meanwhile.
 trap 'rm -r "$folder"; echo "If $name exists, it costs money. To delete it: gcloud compute tpus $delete" >&2' EXIT
 scopes=https://www.googleapis.com/auth/cloud-platform # the bucket's own rights decide
-state="$(state_of_vm)"
+state="" made=""
+read -r state made < <(tpu describe "$name" --format 'value(state,acceleratorType.basename())' 2>/dev/null) || true
+[[ -z "$made" || "$made" == "$type" ]] || { echo "$name is a VM of TYPE $made, not $type: give another NAME, or delete it" >&2; exit 2; }
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then
     tpu delete "$name" --quiet
     state=

@@ -21,12 +21,12 @@ refuse() {
     exit 2
 }
 (($# >= 4)) || refuse "usage: scripts/train_host.sh tpu|cuda13|cuda12|show PLACE RUN STAGES [OPTION...]"
-device="$1" place="${2%/}" run="$3" stages="$4"
+device="$1" given="$2" place="${2%/}" run="$3" stages="$4"
 shift 4
 [[ "$device" =~ ^(tpu|cuda13|cuda12|show)$ ]] || refuse "the first argument must be tpu, cuda13, cuda12 or show, got $device"
-[[ "$place" != *://* || "$place" == gs://?* ]] || refuse "PLACE must be a folder or gs://BUCKET, got $place"
-[[ "$stages" =~ ^(teacher|distill|student|evaluate)(,(teacher|distill|student|evaluate))*$ ]] ||
-    refuse "STAGES must be some of teacher,distill,student,evaluate, got $stages"
+[[ -n "$place" && ("$place" != *:* || "$given" == gs://[!/]*) ]] || refuse "PLACE must be a folder or gs://BUCKET, got $given"
+[[ -n "$stages" && "$stages," =~ ^(teacher,)?(distill,)?(student,)?(evaluate,)?$ ]] ||
+    refuse "STAGES must be some of teacher,distill,student,evaluate in this order, got $stages"
 [[ $# == 0 || "$1" == --* ]] || refuse "options of padir train must begin with --, got $1"
 together="" options=" $* "
 [[ "$options" != *" --coordinator auto "* ]] || together="--coordinator auto"

@@ -29,14 +29,17 @@ if [[ $3 == queued-resources ]]; then
     case "$4" in
         create) [[ ! -e "$STATE.queue" ]] && echo "$QUEUE" > "$STATE.queue" ;;
         describe) cat "$STATE.queue" 2>/dev/null || { echo "NOT_FOUND" >&2; exit 1; }
-            [[ "$*" != *state.state* || "$QUEUE" == FAILED ]] || echo READY > "$STATE" ;;
+            [[ "$QUEUE" == FAILED ]] || grep -q SUSPENDED "$STATE.queue" || echo READY > "$STATE" ;;
+        delete) [[ "$*" == *--force*--quiet* ]] && rm "$STATE.queue" ;;
     esac
     exit
 fi
 case "$4" in
-    describe) cat "$STATE" 2>/dev/null ;;
+    describe) [[ -e "$STATE" ]] || exit 1; state="$(cat "$STATE")"
+        [[ "$*" != *acceleratorType* ]] || state+=" $(cat "$STATE.type" 2>/dev/null)"
+        echo "$state" ;;
     delete) [[ "$*" == *--quiet* ]] && rm "$STATE" ;;
-    create) [[ ! -e "$STATE" ]] && echo READY > "$STATE" ;;
+    create) [[ ! -e "$STATE" ]] && echo READY > "$STATE" && echo "$7" > "$STATE.type" ;;
     start) grep -q STOPPED "$STATE" && echo READY > "$STATE" ;;
     scp) [[ ! -e "$STATE.deaf" ]] || { rm "$STATE.deaf"; echo "Connection refused" >&2; exit 255; }
         grep -q READY "$STATE" && cp "$5" "$VM/${6#*:}" ;;
@@ -212,6 +215,32 @@ def test_a_vm_on_demand_or_from_the_queue(machine, capsys):
     for name in (machine["STATE"], machine["STATE"] + ".queue"):
         Path(name).unlink()
     assert not any(" ssh " in command for command in commands(CAPACITY="queued", QUEUE="FAILED"))
+    Path(machine["STATE"] + ".queue").write_text("SUSPENDED\n")  # its VM was deleted: the entry gives no other
+    again = [command for command in commands() if command.startswith("queued-resources ")]
+    assert [command.split()[1] for command in again if "describe" not in command] == ["delete", "create"]
+
+
+def test_a_queue_that_cannot_be_read_makes_no_vm(machine):
+    path = Path(machine["FAKES"], "gcloud")
+    path.write_text(path.read_text().replace('echo "NOT_FOUND"', 'echo "503"'))
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)
+    assert status == 1 and not any("create" in line for line in log)
+
+
+def test_a_vm_of_another_kind_is_not_taken(machine):
+    assert run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT)[0] == 0
+    status, log = run(machine, TPU_VM, "mine", "zone", "v6e-8", *STUDENT)
+    assert status == 2 and not any(" scp " in line or " ssh " in line for line in log)
+
+
+def test_what_padir_would_refuse_makes_no_vm(machine):
+    if not (ROOT / ".venv/bin/padir").exists():
+        pytest.skip("the script asks the padir of its environment")
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *STUDENT, "--gin.Batching.acumulation_steps=2")
+    assert status == 2 and not any("create" in line for line in log)
+    Path(machine["STATE"] + ".lacking").write_text("gs://bucket/runs/wmt14_de_en_ar/manifest.json\n")
+    status, log = run(machine, TPU_VM, "mine", "zone", "v3-8", *RUN, "distill")
+    assert status == 1 and not any("create" in line for line in log)
 
 
 def test_a_training_that_runs_is_not_started_again(machine):
