@@ -218,7 +218,8 @@ def arguments(function: Function) -> Function:
 def check_fields(instance: Any, prefix: str = "") -> None:
     """Refuses fields whose value has another type than annotated, or is refused by a check in `Annotated`.
 
-    Makes tuples of lists, and Python's integers of NumPy's. Checks are not asked about None.
+    Makes tuples of lists, Python's integers of NumPy's, and floats of whole numbers, which jitted programs tell apart.
+    Checks are not asked about None.
 
     Args:
       prefix: what stands before the names of fields in messages, such as "ModelConfig.".
@@ -226,7 +227,7 @@ def check_fields(instance: Any, prefix: str = "") -> None:
     for name, hint, checks in _annotations(type(instance)):
         value = getattr(instance, name)
         _check(f"{prefix}{name}", value, hint, checks)
-        object.__setattr__(instance, name, _plain(value))
+        object.__setattr__(instance, name, float(value) if hint is float else _plain(value))
 
 
 def _check(name: str, value: Any, hint: Any, checks: list[Any]) -> None:

@@ -23,7 +23,7 @@ from padir.text.lines import ByteReader, byte_lines
 from padir.translator import CHUNK_BATCHES, Translator
 
 _CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
-LONGEST_LINE = 1 << 20  # maximum length of a line in bytes; models read at most the first few thousand bytes
+LONGEST_INPUT = 1 << 20  # maximum length of a line in bytes; models read at most the first few thousand bytes
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
 
 
@@ -34,9 +34,9 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
     `name` as the name of the file.
     """
     where = f"{name}, line" if name else "line"
-    for number, (raw, cut) in enumerate(byte_lines(file, name or "the input", LONGEST_LINE), 1):
+    for number, (raw, cut) in enumerate(byte_lines(file, name or "the input", LONGEST_INPUT), 1):
         if cut:
-            warn(f"{where} {number} has more than {LONGEST_LINE:,} bytes: the rest of it was left out")
+            warn(f"{where} {number} has more than {LONGEST_INPUT:,} bytes: the rest of it was left out")
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:

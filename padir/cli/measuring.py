@@ -82,7 +82,9 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
             " test set is read"
         )
     if random:
-        refuse(args, "a model of random weights", "step")
+        refuse(args, "a model of random weights", "step", "gin_file")
+        if args.gin:
+            raise PadirError("--gin. does not reach the files of --model", remedy="write it into them, or give options")
         translators, test_set = _random_models(args, extent)
     else:
         refuse(args, "a trained model", "tokens", "vocab_size")
@@ -127,7 +129,10 @@ def _random_models(args: argparse.Namespace, extent: Extent) -> tuple[list[tuple
     models = []
     for name, path in map(named_model, args.model):
         config.parse([path], allow_imports=args.allow_imports)
+        if names := config.bound(Decoding):
+            raise PadirError(f"{path} binds Decoding.{min(names)}", remedy="give decoding options on the command line")
         models.append((name, benchmark.random_translator(config.configured(ModelConfig)(), vocab_size)))
+    config.clear()
     shape = f"lengths of {args.data}" if args.data else f"{extent.tokens} tokens"
     return models, benchmark.numbers(shape)
 

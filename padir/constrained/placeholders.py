@@ -99,7 +99,7 @@ def _continue_lost(
     Its passes are the sum of all rounds.
     """
     causal = decoding.without("shortlist", "rerank").changed(mode="causal")
-    searching = translator.with_own_writer()  # other engines may hold no prefix
+    searching = translator.with_padirs_writer()  # other engines may hold no prefix
     # The end of a source that was cut has marks that no model read.
     lost = [i for i, own in spans.items() if not results[i].truncated and own.missing(results[i].text)]
     for _ in range(_MOST_FORCED):

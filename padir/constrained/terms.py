@@ -173,7 +173,7 @@ def hold_terms(
         # One draft is enough, because the length is known. The terms may be outside a shortlist.
         single = decoding.without(*SEVERAL, "rerank", "length_normalization", "shortlist")
         request = Request(templates=[*around.values()], truncate=True, trace=trace)
-        refining = translator.with_own_writer()  # other engines may hold no words
+        refining = translator.with_padirs_writer()  # other engines may hold no words
         again = refining.translate_sentences([texts[i] for i in around], single, request)
         for i, result in zip(around, again, strict=True):
             passes = made[i].passes + result.passes

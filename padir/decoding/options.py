@@ -157,6 +157,7 @@ class Decoding:
         values = {name: option.default for name, option in OPTIONS.items()} | options
         if options.keys() != OPTIONS.keys():  # `dataclasses.replace` gives every option
             values["mode"] = implied_mode(options)
+            _check_sampling(options)
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
@@ -213,11 +214,7 @@ class Decoding:
         reads = reads_normalization(changes.get("rerank", "own"))
         kept = self if reads else self.without("length_normalization")
         made = dataclasses.replace(kept, **(changes | {"mode": mode}))
-        if made.temperature and (
-            unread := [name for name in ("beam", "length_penalty") if changes.get(name) is not None]
-        ):
-            what = f"a temperature above 0 draws samples, which do not read {' and '.join(unread)}"
-            raise PadirError(what, remedy="leave them out, or set temperature=0")
+        _check_sampling(changes | {"temperature": made.temperature})
         if mode == "causal" != self.mode and "num_drafts" not in changes and not made.temperature:
             return made.without("num_drafts")
         return made
@@ -272,6 +269,14 @@ class Decoding:
 
 OF_A_CALL = ("target_lengths", "truncate", "trace", "template", "terms", "align", "split", "progress")
 """The arguments of `Translator.translate` beside the options, one of which a wrong name may mean."""
+
+
+def _check_sampling(given: Mapping[str, Any]) -> None:
+    """Refuses options of a search that were given beside a temperature."""
+    unread = [name for name in ("beam", "length_penalty") if given.get(name) is not None]
+    if unread and given.get("temperature"):
+        what = f"a temperature above 0 draws samples, which do not read {' and '.join(unread)}"
+        raise PadirError(what, remedy="leave them out, or set temperature=0")
 
 
 def _check_names(names: Iterable[str]) -> None:

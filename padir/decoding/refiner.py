@@ -86,7 +86,7 @@ class Refiner:
         given = {b: source.target_length for b, source in enumerate(sources) if source.target_length is not None}
         likely: list[list[int]] = [[] for _ in sources]
         if len(given) < len(sources):
-            options = decoding.num_lengths, decoding.length_window, float(decoding.length_min_p)
+            options = decoding.num_lengths, decoding.length_window, decoding.length_min_p
             length_BK = on_host(top_lengths(batch.encoded.length, *options))
             likely = [[length for length in row if length] for row in length_BK[: len(sources)].tolist()]
         lengths = [[given[b]] if b in given else row for b, row in enumerate(likely)]

@@ -176,19 +176,20 @@ class SentenceTranslator:
         Args:
           make: makes the writer of each call. With `n_best` it is called twice, first to read `most_hypotheses` only.
           at_once: maps a function over the batches of a call, in order, such as `ThreadPoolExecutor.map`. Its
-            threads also call rules of one's own. None calls writers and rules of one's own in the caller's thread.
+            threads also call rules of one's own. None keeps this translator's; without any, writers and rules of one's
+            own are called in the caller's thread.
         """
         if not callable(make):
             raise PadirError("with_writer", "given a function that makes a writer", make)
         checks.takes("the function of with_writer", make, "loaded, decoding, *, trace, shapes")
         made = copy.copy(self)
         made._make_writer = make
-        made._map = at_once
+        made._map = at_once or self._map
         return made
 
-    def with_own_writer(self: Own) -> Own:
+    def with_padirs_writer(self: Own) -> Own:
         """Gives this translator with padir's own engine, which gets batches in the same way (`with_writer`)."""
-        return self.with_writer(make_writer, self._map)
+        return self.with_writer(make_writer)
 
     def with_shapes(self: Own, shapes: Shapes) -> Own:
         """Gives this translator with batches of other shapes."""
@@ -247,10 +248,10 @@ class SentenceTranslator:
         Several devices need one order of programs, and two batches at once more of an accelerator's memory.
         """
         single = self.loaded.mesh is None and self.loaded.platform == "cpu"
-        return single and not self.has_own_engine and isinstance(decoding.rerank, str)
+        return single and not self.has_other_engine and isinstance(decoding.rerank, str)
 
     @property
-    def has_own_engine(self) -> bool:
+    def has_other_engine(self) -> bool:
         """True if `with_writer` gave another engine than padir's."""
         return self._make_writer is not make_writer
 

@@ -13,8 +13,9 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from padir import checks
 from padir.errors import PadirError
-from padir.text.ids import UNK
+from padir.text.ids import UNK, Ids
 from padir.text.normalise import composed
 from padir.text.tokenizer import Tokenizer
 
@@ -47,15 +48,29 @@ class Template:
             if size and not (len(size) < 9 and 1 <= int(size) <= _MOST_GAP):
                 raise PadirError("template", f"gaps of 1 to {_MOST_GAP:,} tokens", f"__{size}__", "leave the gap out")
             parts += [int(size or 0), tuple(_encoded(fixed, tokenizer, follows=True))]
-        parts = [part for part in parts if part != ()]
-        if not any(isinstance(part, int) for part in parts):
-            raise PadirError("template", "text with a gap: ___, or __3__ for three tokens", text)
-        if all(isinstance(part, int) for part in parts):
-            raise PadirError("template", "fixed text beside its gaps", text, "leave the template out")
-        template = Template(tuple(parts))
+        template = Template(tuple(part for part in parts if part != ()))
+        template.check(tokenizer.ids, text)
         if not template.spelt:
             raise PadirError("template", "characters of the model's vocabulary", text)
         return template
+
+    def check(self, ids: Ids, shown: object) -> None:
+        """Refuses a template without a gap or fixed text, and ids that stand for no text.
+
+        Args:
+          shown: the template in messages.
+        """
+        gaps = [part for part in self.parts if isinstance(part, int) and 0 <= part <= _MOST_GAP]
+        texts = [part for part in self.parts if isinstance(part, tuple) and part]
+        if not gaps:
+            raise PadirError("template", "text with a gap: ___, or __3__ for three tokens", shown)
+        if not texts:
+            raise PadirError("template", "fixed text beside its gaps", shown, "leave the template out")
+        first, end = UNK, ids.end_regular + ids.num_placeholders
+        fitting = (checks.fits(each, int) and first <= each < end for part in texts for each in part)
+        if len(gaps) + len(texts) < len(self.parts) or not all(fitting):
+            parts = f"ids from {first} on, below {end}, and gaps from 0 to {_MOST_GAP:,}"
+            raise PadirError("Template.parts", parts, shown)
 
     @property
     def spelt(self) -> bool:
@@ -158,4 +173,7 @@ def templates_of(template: str | Sequence[str | Template], count: int, tokenizer
         return [Template.parse(template, tokenizer)] * count
     if len(template) != count:
         raise PadirError(f"{count} texts need {count} templates or one", got=len(template))
+    for each in template:
+        if isinstance(each, Template):
+            each.check(tokenizer.ids, each)
     return [each if isinstance(each, Template) else Template.parse(each, tokenizer) for each in template]

@@ -143,7 +143,7 @@ def _rows(
     for decoding in decodings:
         refines = translator.refines(decoding)
         name = named(model, translator, decoding)
-        row = Row(name, decoding, None, causal=not refines, weights=weights, own_engine=translator.has_own_engine)
+        row = Row(name, decoding, None, causal=not refines, weights=weights, own_engine=translator.has_other_engine)
         try:
             row = dataclasses.replace(row, decoding=translator.resolved(decoding))
             if (programs := one_step(decoding)) not in compiled:

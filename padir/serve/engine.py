@@ -92,7 +92,7 @@ class Engine:
         # Not resolved: a request may choose the other mode, whose options resolving would forget.
         self.decoding = dataclasses.replace(decoding, mode=translator.resolved(decoding).mode, n_best=0)
         self._most_hypotheses = None  # as the options say
-        if translator.has_own_engine:
+        if translator.has_other_engine:
             self._most_hypotheses = translator.writer(translator.resolved(self.decoding)).most_hypotheses
         self.counted_by = translator.card.config.readout_rules.counted_by  # the option that says how many drafts to try
         modes = [mode for mode in MODES if self._works(mode=mode)]

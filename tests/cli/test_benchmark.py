@@ -39,6 +39,14 @@ def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
     assert memory[0] is None and memory[1] > 0
 
 
+def test_decoding_options_of_gin_are_refused_for_random_weights(tmp_path, capsys):
+    (tmp_path / "small.gin").write_text("ModelConfig.width=16\n")
+    (tmp_path / "bound.gin").write_text("Decoding.num_steps=2\n")
+    words = "--gin. does not reach the files of --model"
+    assert words in refused(capsys, f"benchmark --model a={tmp_path}/small.gin --gin.Decoding.num_steps=2")
+    assert "bound.gin binds Decoding.num_steps" in refused(capsys, f"benchmark --model a={tmp_path}/bound.gin")
+
+
 def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
     """`training_speed` has tests of its own: here it gets the configuration, and its numbers are shown."""
     calls = []

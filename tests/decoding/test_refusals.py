@@ -11,6 +11,7 @@ from support.tiny_model import random_model_dir, random_translator
 from padir import Decoding, Translator
 from padir.decoding.fit import of_card, options_of_hypotheses
 from padir.decoding.options import OF_A_CALL
+from padir.decoding.templates import Template
 from padir.errors import PadirError
 from padir.evaluation.rows import hypotheses
 from padir.models import ModelConfig
@@ -69,6 +70,11 @@ OPTIONS = {
         ({"beam": 1}, "beam ... mode causal, got 'refine'"),
         ({"temperature": 0.8, "num_drafts": 2}, "temperature ... mode causal, got 'refine'"),
         ({"temperature": 0.8, "beam": 2}, "a temperature above 0 draws samples, which do not read beam"),
+        ({"template": [Template(((7,),))] * 3}, "text with a gap"),
+        ({"template": [Template((0,))] * 3}, "fixed text beside its gaps"),
+        ({"template": [Template(())] * 3}, "text with a gap"),
+        *(({"template": [Template(((i,), 0))] * 3}, "Template.parts ... ids from 2 on") for i in (1, 10**6)),
+        ({"template": [Template(((7,), 0, -1))] * 3}, "Template.parts ... gaps from 0 to"),
         ({"blank_penalty": 1.0}, "blank_penalty ... at most 0 for a plain model"),
         ({"prefix_beam": 2}, "prefix_beam ... at most 1 for a plain model ... set num_lengths"),
         ({"n_best": 99, "num_lengths": 3, "num_drafts": 2}, "n_best must be at most 6"),
@@ -282,3 +288,12 @@ def test_a_wrong_mode_is_refused_beside_an_option_that_implies_one(wrong):
 
 def test_a_temperature_that_no_search_takes_is_refused_at_once():
     refuses(Decoding, "temperature must be at least 1e-06", temperature=1e-9)
+
+
+def test_a_search_beside_a_temperature_is_refused_from_the_start():
+    refuses(Decoding, "do not read beam and length_penalty", temperature=0.5, beam=7, length_penalty=2.0)
+
+
+def test_whole_numbers_for_floats_are_floats():
+    """A program tells them apart, and would be compiled once more."""
+    assert type(Decoding(blank_penalty=1).blank_penalty) is float

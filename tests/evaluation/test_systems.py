@@ -23,7 +23,7 @@ class Fake(Translator):
 
     card = tokenizer = None  # of an instance, in place of its loaded model's
 
-    has_own_engine = False
+    has_other_engine = False
 
     def __init__(self, causal=False, refuses=()):
         config = ModelConfig(max_length=8, causal=causal)

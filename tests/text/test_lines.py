@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.refusals import refuses
 
-from padir.streaming import _CHUNK_CHARACTERS, LONGEST_LINE, _chunks, lines
+from padir.streaming import _CHUNK_CHARACTERS, LONGEST_INPUT, _chunks, lines
 from padir.text.lines import TimedReader, byte_lines, open_bytes
 
 
@@ -73,14 +73,14 @@ class TestStream:
         assert self.read(text.encode() + b"\r\n")[0] == [text]
 
     def test_too_long_a_line_is_cut_with_one_warning(self):
-        (first, second), warnings = self.read("é".encode() * LONGEST_LINE + b"\nzwei\n", "in.txt")
-        assert set(first) == {"é"} and len(first) == LONGEST_LINE // 2 and second == "zwei"
+        (first, second), warnings = self.read("é".encode() * LONGEST_INPUT + b"\nzwei\n", "in.txt")
+        assert set(first) == {"é"} and len(first) == LONGEST_INPUT // 2 and second == "zwei"
         assert warnings == ["in.txt, line 1 has more than 1,048,576 bytes: the rest of it was left out"]
-        (first, _), warnings = self.read(b"a" + "é".encode() * LONGEST_LINE + b"\nzwei\n")
+        (first, _), warnings = self.read(b"a" + "é".encode() * LONGEST_INPUT + b"\nzwei\n")
         assert len(warnings) == 1 and first[:-1] == "a" + "é" * (len(first) - 2) and first[-1] == "\ufffd"
 
     def test_bytes_that_are_no_text_are_told_of_in_a_line_that_is_cut_too(self):
-        _, warnings = self.read(b"\xff" + b"a" * LONGEST_LINE)
+        _, warnings = self.read(b"\xff" + b"a" * LONGEST_INPUT)
         assert len(warnings) == 2 and "is not UTF-8 (byte 1)" in warnings[1]
 
     def test_chunks_have_few_lines_or_few_characters(self):
