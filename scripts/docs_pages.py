@@ -55,7 +55,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts what is made where a page has a mark such as <!-- made: configs -->, and MathML for formulas."""
+    """Puts what is made where a page has a mark such as <!-- made: configs -->, and MathML for formulas.
+
+    Links of a page to the repository's root, which work on GitHub, lead to the site's copies.
+    """
+    markdown = markdown.replace("](../CONTRIBUTING.md", "](contributing.md").replace("](../results/", "](results/")
     made = MARK.sub(lambda mark: MADE[mark[1]](), markdown)
     return FORMULA.sub(lambda formula: latex2mathml.converter.convert(formula[1], display="block"), made)
 
