@@ -26,7 +26,7 @@ def one_pass() -> str:
     """The README's sentence on one pass."""
     rows = shipped()
     behind = score(rows["de_en_ctc", 1], "bleu") - score(rows["de_en_ctc", None], "bleu")
-    return f"""With its table, one pass of `de_en_ctc` is {behind:.1f} BLEU behind greedy search by the same model, and
+    return f"""With its bigrams, one pass of `de_en_ctc` is {behind:.1f} BLEU behind greedy search by the same model, and
 slower in this run ([quality and speed](docs/speed.md))."""
 
 
@@ -42,8 +42,8 @@ def paper_size() -> str:
     return f"""At the paper's size (67M parameters, random weights, 2 cores of an AMD EPYC), four passes over a
 draft of 30 tokens take {found["padir", None, 1, 1]}. The autoregressive model's greedy search takes
 {found["ar", 1, None, 1]}. 32 such sentences at once take padir {found["padir", None, 1, 32]}, and greedy search
-{found["ar", 1, None, 32]}. With five drafts of one sentence, padir takes {found["padir", None, 5, 1]}. Greedy search in
-CTranslate2 (int8) takes {ctranslate2}."""
+{found["ar", 1, None, 32]}. For one sentence, padir takes {found["padir", None, 5, 1]} with five drafts, and CTranslate2
+{ctranslate2} (int8, greedy search)."""
 
 
 def unknown_words() -> str:
@@ -207,7 +207,7 @@ def differences() -> str:
   {held_out[0]} more ({held_out[1]}).
 - On the {refining["sentences"]} sentences without near-duplicates in the training text (`scripts/without_twins.py`),
   refining has {score(refining, "bleu"):.1f} BLEU, and `de_en_ar` {score(beam, "bleu"):.1f} with a beam of 5. Of the
-  refined outputs {score(refining, "non_words"):.0f} % have a non-word, of `de_en_ar`'s
+  refined outputs, {score(refining, "non_words"):.0f} % have a non-word; of the outputs of `de_en_ar`,
   {score(beam, "non_words"):.0f} %."""
 
 
