@@ -34,10 +34,9 @@ from padir.translator import Translator
 
 def beam_of(decoding: Decoding) -> Beam:
     """The beam search of the options; raises a PadirError if they draw tokens."""
-    search = decoding.search
-    if not isinstance(search, Beam):
-        raise PadirError(f"CTranslate2 runs only greedy and beam search here, got {search}")
-    return search
+    if decoding.temperature:
+        raise PadirError(f"CTranslate2 runs only greedy and beam search here, got {decoding.search}")
+    return Beam(decoding.beam, decoding.length_penalty)
 
 
 @dataclasses.dataclass(frozen=True)
