@@ -62,7 +62,8 @@ def same_pass(folder, translator, texts, blank_penalty=0.0):
     run, model, params = sessions(folder), translator.model, {"params": translator.params}
     sources, _ = translator.loaded.source_tokens(texts, True)
     source_BS = pad_rows(sources, max(map(len, sources)))
-    encoded = model.apply(params, source_BS, (source_BS > 0).astype(int), method="encode")
+    ids_BS = jnp.asarray(source_BS)
+    encoded = model.apply(params, ids_BS, (ids_BS > 0).astype(int), method="encode")
     cross_kv = model.apply(params, encoded.memory_BSD, method="cross_kv")
     *log_prob_BM, memory = run["encode"](None, {"source_BS": source_BS})
     if log_prob_BM:
