@@ -11,11 +11,10 @@ the gin file with `from __gin__ import dynamic_registration` and import every mo
 from __future__ import annotations
 
 import contextlib
-import graphlib
 import inspect
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from padir.data.plan import Batching
 from padir.data.prepared import Mixture
 from padir.decoding.options import Decoding
 from padir.distributed.sharding import Sharding
-from padir.errors import PadirError, listed, nearest
+from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.options import OPTIONS
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
@@ -58,7 +57,7 @@ _REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module=
 _ITEMS = {f"padir.{_name(item)}": item for item in CONFIGURABLES}
 _UNBOUND = object()
 _MOST_BYTES = 32_768  # of a gin file
-_MOST_VALUES = 10_000  # of a macro with the macros in it
+_MOST_VALUES = 1_000  # of a macro with the macros in it
 _MOST_LEVELS = 100  # of lists in lists, of macros and of scopes; gin calls itself for each
 _MOST_FILES = 100
 _IMPORT = "import its module below `from __gin__ import dynamic_registration`, and give --allow_imports MODULE"
@@ -187,45 +186,29 @@ def _bind_defaults(item: Callable[..., Any]) -> None:
 
 
 def _check_references() -> None:
-    """Refuses bindings that refer to each other in a circle, or that stand for too many values or levels of values."""
-    bound = {key: [*_inside(values.values())] for key, values in gin.config._CONFIG.items()}
-    graph = {key: [to for each, _ in own if (to := _key(each))] for key, own in bound.items()}
-    try:
-        order = [*graphlib.TopologicalSorter(graph).static_order()]
-    except graphlib.CycleError as error:
-        names = listed([macro or owner for macro, owner in error.args[1]])
-        raise PadirError(f"bindings of gin refer to each other in a circle ({names}): set one to a value") from None
-    sizes: dict[Any, int] = {}
-    levels: dict[Any, int] = {}
-    for key in order:
-        own = bound.get(key, [])
-        sizes[key] = sum(sizes.get(_key(each), 1) for each, _ in own)
-        deepest = max((level + levels.get(_key(each), 0) for each, level in own), default=0)
-        levels[key] = deepest + key[0].count("/")
-        what = f"{key[0] or key[1]} stands for more than"
-        if sizes[key] > _MOST_VALUES:
-            raise PadirError(f"{what} {_MOST_VALUES:,} values: make it shorter")
-        if levels[key] > _MOST_LEVELS:
-            raise PadirError(f"{what} {_MOST_LEVELS} levels of values and scopes: make it shorter")
+    """Refuses bindings that refer to each other in a circle, or that stand for too many values or levels of them."""
+    bound = gin.config._CONFIG
+    for key, values in bound.items():
+        for count, (_, level) in enumerate(_inside(values.values(), bound)):
+            if count >= _MOST_VALUES or level + key[0].count("/") > _MOST_LEVELS:
+                most = f"are more than {_MOST_VALUES:,}, or deeper than {_MOST_LEVELS} levels"
+                what = f"the values of {key[0] or key[1]} refer to each other in a circle, {most}"
+                raise PadirError(what, remedy="set one of them to a value, or make it shorter")
 
 
-def _key(value: Any) -> tuple[str, str] | None:
-    """The key of the bindings that a reference asks for; None for another value."""
-    return value.config_key if isinstance(value, ConfigurableReference) else None
-
-
-def _inside(values: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-    """The values and those in their lists, tuples and dicts, each with its level from 1 on."""
+def _inside(values: Iterable[Any], bound: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, int]]:
+    """The values, those in their containers, and those that `bound` has for their references, each with its level."""
     waiting = [(each, 1) for each in values]
     while waiting:
         value, level = waiting.pop()
+        further: Iterable[Any] = ()
+        if isinstance(value, ConfigurableReference):
+            level += value.config_key[0].count("/")  # scopes in scopes
+            further = bound.get(value.config_key, {}).values()
+        elif isinstance(value, dict | list | tuple):
+            further = value.values() if isinstance(value, dict) else value
         yield value, level
-        waiting += [(each, level + 1) for each in _items(value)]
-
-
-def _items(value: Any) -> Iterable[Any]:
-    """The values in a list, tuple or dict; none in another value."""
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        waiting += [(each, level + 1) for each in further]
 
 
 def _read(path: str) -> Any:
@@ -318,8 +301,8 @@ def check_overrides() -> None:
     # By registered names: in `gin.operative_config_str` a file's imports decide how names are written.
     operative = ((key, name) for key, values in gin.config._OPERATIVE_CONFIG.items() for name in values)
     used = {each for (scope, item), name in operative for each in _names(f"{scope}/{item}.{name}".lstrip("/"))}
-    inside = (_key(each) for values in gin.config._CONFIG.values() for each, _ in _inside(values.values()))
-    used |= {key[0] for key in inside if key}
+    references = (each for values in gin.config._CONFIG.values() for each, _ in _inside(values.values(), {}))
+    used |= {each.config_key[0] for each in references if isinstance(each, ConfigurableReference)}
     for name in _overrides:
         full = _names(name)[-1]
         if full not in used | _asked:

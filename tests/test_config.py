@@ -145,7 +145,7 @@ class TestInstances:
         assert built(TrainConfig).optimizer == Adafactor(Cosine(peak=0.5))
 
     def test_a_class_within_itself_is_refused(self):
-        refuses(bind, "in a circle (padir.Sum, padir.Sum)", "train.objective=@Sum() Sum.refining=@Sum()")
+        refuses(bind, "refer to each other in a circle", "train.objective=@Sum() Sum.refining=@Sum()")
         bind("train.objective=@s/Sum() s/Sum.refining=@Sum()")  # a circle by its scope alone
         refuses(built, "in a circle", TrainConfig)
         refuses(config.argument, "in a circle", TrainConfig, "objective")
@@ -362,7 +362,7 @@ class TestWrongNames:
 
     def test_macros_in_a_circle_are_refused(self):
         for bindings in ("ModelConfig.width=%A A=%B B=%A", "A=(1,%A)"):
-            refuses(bind, "bindings of gin refer to each other in a circle (A,", bindings)
+            refuses(bind, "values of ... refer to each other in a circle", bindings)
 
     @pytest.mark.parametrize(
         ("line", "name", "module"),
@@ -387,19 +387,19 @@ class TestWrongNames:
         [
             (
                 "M0 = 1\n" + "".join(f"M{i} = ({f'%M{i - 1}, ' * 9})\n" for i in range(1, 12)),
-                "stands for more than 10,000",
+                "are more than 1,000",
             ),
             (f"X = ({'1, ' * 10**6})\n", "must be at most 32,768 bytes"),
-            (f"M11 = 1\nModelConfig.width = ({'1,' * 15_000})\n", "padir.ModelConfig stands for more than 10,000"),
+            (f"M11 = 1\nModelConfig.width = ({'1,' * 15_000})\n", "padir.ModelConfig refer ... are more than 1,000"),
             ("include 'a.gin'\n", "a.gin includes itself, or more than 100 files"),
             ("include 'b.gin'\n" * 9, "a.gin includes itself, or more than 100 files"),
             (
                 f"X = {'[' * 5_000 + ']' * 5_000}\n",
                 "a.gin ",
             ),  # is nested too deeply, or, with Python 3.12, cannot be read
-            (f"X = {'[' * 120 + ']' * 120}\n", "X stands for more than 100 levels"),
-            (f"{'a/' * 15_000}Padir.top_k = 1\n", "stands for more than 100 levels"),
-            (f"Decoding.strategy = @{'a/' * 15_000}Padir()\n", "stands for more than 100 levels"),
+            (f"X = {'[' * 120 + ']' * 120}\n", "values of X refer ... deeper than 100 levels"),
+            (f"{'a/' * 15_000}Padir.top_k = 1\n", "deeper than 100 levels"),
+            (f"Decoding.strategy = @{'a/' * 15_000}Padir()\n", "deeper than 100 levels"),
             (f"ModelConfig.width = {'9' * 30_000}\n", "a.gin cannot be read"),
             ("X = " + "'a' " * 9_000 + "\n", "must be at most 32,768 bytes"),
             ("X = {[]: 1}\n", "a.gin: unhashable"),
@@ -415,15 +415,14 @@ class TestWrongNames:
         assert len(str(error)) < 2_500
 
     @pytest.mark.parametrize("step", [1, -1])
-    def test_a_long_chain_of_macros_is_no_circle(self, tmp_path, step):
+    def test_a_chain_of_macros_has_an_end(self, tmp_path, step):
         def chain(length):
             lines = [f"M{i} = %M{i - 1}\n" for i in range(1, length)][::step]
             return write(tmp_path, "".join([*lines, "M0 = 8\n", f"ModelConfig.width = %M{length - 1}\n"]))
 
         config.parse([chain(99)])
         assert built(ModelConfig).width == 8
-        error = refuses(config.parse, "M100 stands for more than 100 levels", [chain(800)])
-        assert "circle" not in str(error)
+        refuses(config.parse, "deeper than 100 levels", [chain(800)])
 
     def test_a_wrong_value_behind_macros_is_one_line(self):
         bind("Decoding.strategy=%A A=%B B=@Padir() Padir.temperature=-1.0")
