@@ -15,12 +15,12 @@ from support.commands import refused as refused_command
 from support.commands import run
 from support.fakes import given
 from support.refusals import refused
-from support.small_corpus import Numbers, letters_tokenizer
+from support.small_corpus import Numbers
 from support.tiny_model import random_translator, same
 
 from padir.data.prepare import prepare
 from padir.decoding import Decoding
-from padir.decoding.bigrams import BEGIN, Bigrams, Spelling, all_known
+from padir.decoding.bigrams import BEGIN, Spelling, all_known
 from padir.decoding.bigrams import _hash as hash_of
 from padir.decoding.fallback import Fallback
 from padir.decoding.fit import resolve
@@ -121,20 +121,8 @@ def test_the_known_words_are_the_words_of_the_targets(tokenizer, corpus):
     assert knows(table, unknown, np.array([[0], [0], [77]], np.uint32)).tolist() == [False, True, True]
 
 
-def test_a_file_gives_the_same_table_again(tokenizer, corpus, tmp_path):
+def test_a_wrong_table_is_refused(corpus):
     learned = learn(corpus[0])
-    learned.save(tmp_path / "bigrams.npz")
-    for name, expected in dataclasses.asdict(learned).items():
-        assert np.array_equal(getattr(Bigrams.load(tmp_path / "bigrams.npz"), name), expected), name
-    whole = (tmp_path / "bigrams.npz").read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", whole[:100] + b"x" + whole[101:]):
-        (tmp_path / "bigrams.npz").write_bytes(damaged)
-        with refused("bigrams.npz is damaged padir bigrams"):
-            Bigrams.load(tmp_path / "bigrams.npz")
-    with refused("cannot read the table of bigrams padir"):
-        Bigrams.load(tmp_path / "none.npz")
-    with refused("table of bigrams has another vocabulary"):
-        learned.on_device(letters_tokenizer())
     for wrong, words in [
         ({"next_N": learned.next_N + 10_000}, "ids of bigrams must be in 0 .."),
         ({"count_N": learned.count_N[1:]}, "arrays of bigrams have different lengths"),
