@@ -26,8 +26,8 @@ def one_pass() -> str:
     """The README's sentence on one pass."""
     rows = shipped()
     behind = score(rows["de_en_ctc", 1], "bleu") - score(rows["de_en_ctc", None], "bleu")
-    return f"""With its bigrams, one pass of `de_en_ctc` is {behind:.1f} BLEU behind greedy search by the same model, and
-slower in this run ([quality and speed](docs/speed.md))."""
+    return f"""With its bigrams, one pass of `de_en_ctc` is {behind:.1f} BLEU behind greedy search by the same model,
+and slower in this run ([quality and speed](docs/speed.md))."""
 
 
 def paper_size() -> str:
