@@ -185,7 +185,7 @@ class Translator(SentenceTranslator):
         marked = marked_spans(self, plain, decoding.placeholders)
         results = translate_marked(self, plain, marked, decoding, request)
         if read_terms is not None:
-            results = hold_terms(self, plain, marked, results, decoding, read_terms, trace=trace)
+            results = hold_terms(self, plain, marked, results, decoding, read_terms)
         if align:
             aligned = align_words(self.loaded, plain, [each.text for each in results], decoding.batch_size, True)
             pairs = zip(results, aligned, strict=True)

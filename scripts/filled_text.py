@@ -174,8 +174,8 @@ def terms() -> str:
             lines.append([text, f"{PARTS[model]}, {mode}", used, *cells])
     return f"""{table(["text", "model", "terms used", "BLEU", "chrF", "seconds"], lines, text=True)}
 
-With terms a row takes {statistics.median(ratios):.1f} times as long (median, {min(ratios):.1f} to {max(ratios):.1f}),
-because sentences that miss their term need further passes."""
+Terms take {statistics.median(ratios):.1f} times as long (median of rows; {min(ratios):.1f} to {max(ratios):.1f}),
+because sentences that miss their term need a pass for word alignment."""
 
 
 def paper_bleu() -> str:
@@ -290,7 +290,7 @@ def loader() -> str:
         host = "the only one" if row["hosts"] == 1 else f"one of {row['hosts']}"
         rate = row["hosts"] * row["tokens"] / row["cpu_ms"] * 1e-3
         lines.append([host, f"{row['cpu_ms']:.1f} ms", f"{rate:.1f} million"])
-    return table(["host", "CPU time of a batch", "target tokens a CPU second, all hosts"], lines, text=True)
+    return table(["host", "CPU time of a batch", "target tokens a second of all hosts"], lines, text=True)
 
 
 TEXTS = {

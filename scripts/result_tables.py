@@ -64,7 +64,7 @@ def check_sources(head: list[str], lines: Iterable[dict[str, Any]]) -> None:
 def readme() -> str:
     """The README's table: SacreBLEU and seconds of the shipped models' own ways, from one run of `padir evaluate`."""
     ways = {
-        ("de_en, refine", None): "`de_en` refines up to five drafts, its autoregressive side chooses (the default)",
+        ("de_en, refine", None): "`de_en` refines up to five drafts and ranks them autoregressively (the default)",
         ("de_en, causal", 1): "`de_en` from left to right (`--beam 1`)",
         ("de_en_ctc, refine, blank penalty 1", None): "`de_en_ctc` in one parallel pass, with its table of bigrams",
         ("de_en_ctc, causal", 1): "`de_en_ctc` from left to right (`--beam 1`)",

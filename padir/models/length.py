@@ -78,7 +78,7 @@ def top_lengths(
     assert output.logits_BGM is not None
     log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
     if k > log_prob_BM.shape[-1]:
-        raise PadirError("the number of lengths", f"at most the {log_prob_BM.shape[-1]} that the model knows", k)
+        raise PadirError("num_lengths", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
     index_BK = _outwards(log_prob_BM)[:, :k] if length_window else jax.lax.top_k(log_prob_BM, k)[1]
     share_BK = jnp.exp(jnp.take_along_axis(log_prob_BM, index_BK, axis=1) - log_prob_BM.max(-1, keepdims=True))
     return jnp.where(share_BK < min_p, 0, 1 + index_BK)  # NaN stays in

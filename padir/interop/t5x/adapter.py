@@ -55,6 +55,7 @@ from padir.models.length import top_lengths
 from padir.models.transformer import Transformer
 from padir.storage.files import is_address
 from padir.text.ids import Ids
+from padir.text.tokenizer import Tokenizer
 from padir.training.batch import Batch, Sums, mean_loss
 from padir.training.objective import Objective
 from padir.training.optimizer import Cosine
