@@ -168,9 +168,9 @@ class Refiner:
         log_prob = float(drafts.log_prob_R[row])
         # Fixed tokens count, though they have no log-probability; EOS stands where the length says and does not.
         counted = int(drafts.editable_RL[row].sum())
-        in_sentence = self.loaded.card.config.geometry.collapse_mask
-        read_L = in_sentence(drafts.tokens_RL[row], drafts.editable_RL[row], self.loaded.model.ids)
-        check_array("what Geometry.collapse_mask gives", read_L, drafts.tokens_RL[row].shape, np.bool_)
+        geometry = self.loaded.card.config.geometry
+        read_L = geometry.collapse_mask(drafts.tokens_RL[row], drafts.editable_RL[row], self.loaded.model.ids)
+        check_array(f"{type(geometry).__name__}.collapse_mask", read_L, drafts.tokens_RL[row].shape, np.bool_)
         whole = drafts.tokens_RL[row][read_L].tolist()
         tokens = whole
         if drops := self.decoding.drops_repeats:

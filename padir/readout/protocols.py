@@ -193,4 +193,5 @@ class Readout:
     off: Annotated[tuple[str, ...], _options] = ()
 
     def __post_init__(self):
-        checks.takes("Geometry.collapse_mask", self.geometry.collapse_mask, "tokens, editable, ids")
+        name = f"{type(self.geometry).__name__}.collapse_mask"
+        checks.takes(name, self.geometry.collapse_mask, "tokens, editable, ids")
